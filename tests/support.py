@@ -43,6 +43,20 @@ def mask_of(lengths: list[int], positions: int) -> Tensor:
     return torch.arange(positions) < torch.tensor(lengths)[:, None]
 
 
+def same(actual: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float = 1e-10) -> None:
+    """Values, and the gradients of a weighted sum by `inputs`, to `tolerance` of the largest; none is zeros."""
+    weights, outcomes = noise(*actual.shape, seed=9), []
+    for y in (actual, expected):
+        gradients = torch.autograd.grad((y * weights).sum(), inputs, retain_graph=True, allow_unused=True)
+        outcomes.append([y, *gradients])
+    for mine, theirs in zip(*outcomes, strict=True):
+        if mine is None or theirs is None:
+            assert all(part is None or not part.any() for part in (mine, theirs))
+        else:
+            assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
+            assert (mine - theirs).abs().max() <= tolerance * max(1.0, theirs.abs().max())
+
+
 def composed(*overrides: str, config: str = "train") -> DictConfig:
     """The configuration that a command line of these overrides gives, hydra's own part included."""
     return compose(config, *overrides)
@@ -200,12 +214,8 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
     "lru": [("attention.state=3",)],
     "s5": [
         ("attention.state=4", "attention.blocks=2"),
-        ("attention.state=4", "attention.blocks=2", "attention.init=lecun_normal"),
-        ("attention.state=4", "attention.blocks=1", "attention.init=complex_normal"),
     ],
-    "rwkv7": [(), ("attention.init=released",)],
-    "mlstm": [(), ("attention.init=released",)],
-    "mega": [("attention.chunk=3", "attention.width=2", "attention.averages=2"), ("attention.init=released",)],
+    "mega": [("attention.chunk=3", "attention.width=2", "attention.averages=2")],
     "based": [("attention.width=3",)],
     "gmm_rks": [("attention.samples=3",), ("attention.smoothing=0.36", "attention.redraw_every=5")],
     "gmm_prf": [("attention.samples=3",)],

@@ -8,7 +8,7 @@ from support import Commands, facts
 
 from lra.cli import prepare
 from lra.data.cache import Writer, prepared
-from lra.data.card import card, histogram
+from lra.data.card import card
 from lra.tasks import Place, Task
 
 
@@ -36,10 +36,6 @@ def test_the_card_by_hand(tmp_path: Path) -> None:
     assert "- train: 1 examples equal an earlier one" in text
     assert "- train and test share 1 different examples" in text
     assert "- train and val share 0 different examples" in text
-
-
-def test_a_histogram_in_one_line() -> None:
-    assert histogram(np.array([1] * 8 + [24])) == "█" + " " * 22 + "▁"
 
 
 def test_json_on_standard_output(cli: Commands) -> None:

@@ -5,6 +5,7 @@ The backend traces graphs as `train.compile` does and runs them without generati
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from support import TINY_MODEL, mask_of, model_of, noise, options, stub_task
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
+from lra.ops.packing import Packed
 from lra.training.update import compile_blocks
 
 THREE = {  # graphs, where one or two serve all lengths of the others
@@ -57,3 +59,30 @@ def test_a_compiled_block_is_one_graph_with_the_numbers_of_a_plain_one(
                 assert (actual - expected).abs().max() <= 1e-10 * expected.abs().max().clamp(min=1)
     assert not counters["graph_break"]
     assert 1 <= counters["stats"]["unique_graphs"] <= (3 if name in THREE or not one_graph else 2)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["simple", pytest.param("performer", marks=pytest.mark.slow)])
+def test_two_graphs_serve_the_packed_batches_of_all_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not depend on numbers of documents and rows, and have the numbers of plain blocks."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    settings = (*TINY_MODEL, "protocol=strict", "model.dropout=0.3", f"attention={name}")
+    model, plain = (model_of(*settings, task=stub_task(max_len=400)).double().train() for _ in range(2))
+    plain.load_state_dict(model.state_dict())
+    compile_blocks(model)
+    for module in plain.modules():
+        module.hashed = True
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    for lengths in ([97, 300, 1], [131, 9, 400, 260, 3], [10, 300], [9, 8, 7, 6]):
+        packed = Packed.of(np.array(lengths), max(lengths), torch.device("cpu"))
+        outputs = []
+        for each in (model, plain):
+            set_keys(each, seed=1, step=3, rows=range(len(lengths)))
+            x = noise(packed.chunk_mask.numel(), 6)
+            for block in each.blocks:
+                x = block(x, None, None, packed)
+            outputs.append(x[packed.chunk_mask.flatten()])
+        torch.testing.assert_close(*outputs, rtol=0, atol=1e-10)
+    assert not counters["graph_break"] and counters["stats"]["unique_graphs"] <= 2

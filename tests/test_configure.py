@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from inspect import Parameter, signature
@@ -16,7 +15,7 @@ from hydra.errors import MissingConfigException
 from support import Commands, composed, options
 
 import lra
-from lra.cli import bench, check, new, prepare, train
+from lra.cli import check, new, prepare, train
 from lra.core.paths import conf_dir
 
 ATTENTION = "_target_: lra.attention.softmax.Softmax\n_partial_: true\nscale: qkv_dim\n"
@@ -41,43 +40,23 @@ def write(files: dict[str, str], folder: str = "options") -> None:
     ("arguments", "names"),
     [
         ("sed=2", ["sed", "'seed'"]),
-        ("+sead=2", ["sead", "'seed'"]),
         ("train.lrr=2", ["train.lrr", "'train.lr'"]),
         ("+train.lrr=2", ["train.lrr", "'lr'"]),
-        ("+task.train_sise=2", ["task.train_sise", "'train_size'"]),
-        ("+attention.scael=none", ["attention.scael", "'scale'"]),
         ("+protocol.simple_scael=none", ["protocol.simple_scael", "'simple_scale'"]),
-        ("model.wwwwwwwwwwww=2", ["model.wwwwwwwwwwww", "model.depth"]),
         ("attention.window=3", ["attention.window", "attention=local or longformer"]),
-        ("init.take=[qkv]", ["init.take", "init=bert or checkpoint"]),
         ("lr=1", ["lr", "'train.lr'"]),
-        ("steps=1", ["steps", "'checkpoint.steps' or 'train.steps'"]),
         ("hydra.launcher.n_jobs=1", ["hydra.launcher.n_jobs", "hydra/launcher=joblib"]),
-        ("hydra.launcher.njobs=1", ["hydra.launcher.njobs", "joblib, ray"]),
-        ("experiment=hour train.lr=1,2 sed=2", ["sed", "'seed'"]),
         ("attention=simpel", ["attention=simpel", "'simple'"]),
-        ("attention=flash", ["attention=flash", "known: based, "]),
-        ("atention=simple", ["atention", "'attention'"]),
         ("seed=abc", ["seed=abc", "integer"]),
-        ("seed=-1", ["seed=-1"]),
         (f"seed={2**53 + 1}", [f"seed={2**53 + 1}"]),
-        (f"train.steps={2**31}", [f"train.steps={2**31}"]),
         ("train.lr=1e-3x", ["train.lr=1e-3x", "number"]),
-        ("train.steps=1.5", ["train.steps=1.5", "integer"]),
         ("train.steps='9'", ["train.steps='9'", "integer"]),
-        ("train.betas=[0.9]", ["train.betas=[0.9]", "2"]),
-        ("model.dropout=1", ["model.dropout=1"]),
         ("model.norm=middle", ["model.norm=middle", "'pre', 'post' or 'none'"]),
         ("model.heads=7", ["model.heads=7", "model.qkv_dim=512"]),
-        ("train.goal=high", ["train.goal=high", "number or null"]),
-        ("+train.groups={state:{rate:0x,weight_decay:null}}", ["train.groups.state.rate=0x"]),
         ("train.micro_batch=64", ["train.micro_batch=64", "train.batch_size=32"]),
-        ("task.min_length=2000", ["task.min_length=2000", "task.max_length=2000"]),
-        ("task=listops_files", ["task.folder=..."]),
         ("task=listops_files task.folder=nowhere", ["task.folder: nowhere"]),
         ("task=files task.data=2024", ["task.data=2024", "task.data=\"'2024'\""]),
         ("attention._target_=os.system", ["attention._target_=os.system", "packages=[...]"]),
-        ("attention._target_=lra.attention.simple.Simpel", ["attention._target_=lra.attention.simple.Simpel"]),
         ("attention._target_=lra.attentoin.simple.Simple", ["attention._target_", "'lra.attentoin'"]),
         ("seed=", ["seed="]),
         ("task", ["task", "key=value"]),
@@ -134,23 +113,16 @@ def test_help_needs_no_torch_and_any_encoding_will_do() -> None:
     assert (page.returncode, page.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize(
-    ("main", "groups"),
-    [
-        (check.main, ["attention", "protocol", "variant"]),
-        (bench.main, ["attention", "protocol", "system", "task", "variant"]),
-    ],
-)
-def test_help_lists_the_groups_of_the_command_alone(cli: Commands, main: Callable, groups: list[str]) -> None:
-    _, out, _ = cli(main, "--help")
+def test_help_lists_the_groups_of_the_command_alone(cli: Commands) -> None:
+    _, out, _ = cli(check.main, "--help")
     choices = out.partition("Choices (group=option):")[2].strip().partition("\n\n")[0]
-    assert [line.partition(":")[0] for line in choices.splitlines()] == groups
-    assert "experiment: unknown key" in refused(cli, "experiment=hour", main=main)
+    assert [line.partition(":")[0] for line in choices.splitlines()] == ["attention", "protocol", "variant"]
+    assert "experiment: unknown key" in refused(cli, "experiment=hour", main=check.main)
 
 
-@pytest.mark.parametrize("group", ["task", "variant", "init", "pretrain", "case", "size", "experiment"])
+@pytest.mark.parametrize("group", ["variant", "init", "pretrain", "case", "size", "experiment"])
 def test_every_option_composes(group: str) -> None:
-    """Attentions, systems and protocols are composed in other tests."""
+    """Tasks, attentions, systems and protocols are composed in other tests."""
     for name in options(group):
         assert composed(f"{group}={name}").hydra.runtime.choices[group] == name
 
@@ -189,11 +161,9 @@ def test_every_name_in_a_table_is_an_option() -> None:
             assert names <= known, (path, names - known)
 
 
-@pytest.mark.parametrize("task", ["image", "books"])
-@pytest.mark.parametrize("preset", ["small_listops", "table1_small"])
-def test_a_preset_without_a_value_for_a_task_is_an_error(cli: Commands, preset: str, task: str) -> None:
-    line = refused(cli, f"experiment={preset}", f"task={task}")
-    assert f"no value for task={task}; there are values for listops, " in line
+def test_a_preset_without_a_value_for_a_task_is_an_error(cli: Commands) -> None:
+    line = refused(cli, "experiment=small_listops", "task=books")
+    assert "no value for task=books; there are values for listops, " in line
 
 
 def test_values_by_choice() -> None:
@@ -214,16 +184,9 @@ def test_values_by_choice() -> None:
     assert (released.model.heads, released.model.depth) == (2, 1), "those of the attention that it derives from"
 
 
-@pytest.mark.parametrize(
-    ("scale", "message"),
-    [
-        ("${by_task:{text:head_dim}}", "attention.scale: no value for task=listops; there are values for text"),
-        ("${by_tsk:{text:head_dim}}", "attention.scale: Unsupported interpolation type by_tsk"),
-        ("${by_task:{listops:half}}", "attention.scale=half"),
-    ],
-)
-def test_a_mistake_in_a_table_is_one_line(cli: Commands, scale: str, message: str) -> None:
-    write({"attention/mine": ATTENTION.replace("qkv_dim", scale)})
+def test_a_mistake_in_a_table_is_one_line(cli: Commands) -> None:
+    write({"attention/mine": ATTENTION.replace("qkv_dim", "${by_tsk:{text:head_dim}}")})
+    message = "attention.scale: Unsupported interpolation type by_tsk"
     assert message in refused(cli, "--config-dir", "options", "attention=mine", "describe=true")
 
 
@@ -249,12 +212,6 @@ def test_a_users_own_values_by_choice(cli: Commands) -> None:
     assert shown("attention=near", "task=own", "size=small")["attention"]["window"] == 4
 
 
-def test_a_list_by_choice_is_printed_resolved(cli: Commands) -> None:
-    code, out, err = cli(train.main, "size=hour", "task=mqar", "--cfg", "job", "--resolve")
-    assert code == 0, err
-    assert yaml.safe_load(out)["task"]["pairs"] == [2, 4, 8]
-
-
 def test_an_option_that_changes_or_goes_is_read_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One process composes many times; earlier configurations have no influence on later ones."""
     monkeypatch.chdir(tmp_path)
@@ -267,20 +224,6 @@ def test_an_option_that_changes_or_goes_is_read_anew(monkeypatch: pytest.MonkeyP
     Path("lra_options/experiment/mine.yaml").unlink()
     with pytest.raises(MissingConfigException):
         composed("experiment=mine")
-
-
-def test_threads_compose_each_their_own() -> None:
-    found: dict[str, str] = {}
-
-    def compose(task: str) -> None:
-        found[task] = lra.compose(f"task={task}", "attention=linformer").settings.attention["rank"]
-
-    threads = [threading.Thread(target=compose, args=(task,)) for task in ("image", "listops", "text")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {"image": 16, "listops": 128, "text": 16}
 
 
 def test_every_protocol_keeps_the_block_of_the_tasks_paper() -> None:
@@ -302,7 +245,7 @@ def test_a_value_by_choice_keeps_its_type() -> None:
     assert composed("task=pathfinder", "protocol=s4").model.pixels == [0.5, 0.5]
 
 
-@pytest.mark.parametrize("out", ["2024", "nan", "1e3", "true", "007", "1_000"])
+@pytest.mark.parametrize("out", ["2024", "nan", "007"])
 def test_a_folder_may_look_like_a_number(out: str) -> None:
     assert lra.compose("experiment=smoke", f"out={out}").settings.out == out
 
@@ -333,7 +276,7 @@ def test_an_option_of_the_working_folder_is_trusted_by_its_own_name_alone(cli: C
     assert "lra_options/attention/simple.yaml: lra has an option of this name" in line
 
 
-@pytest.mark.parametrize("name", ["simple", "json", "My-own", "_", "null", "simple_res", "mamba2", "class"])
+@pytest.mark.parametrize("name", ["simple", "json", "My-own", "class"])
 def test_a_name_that_cannot_be_new_is_refused(name: str, cli: Commands) -> None:
     code, out, err = cli(new.main, "attention", name)
     assert (code, out) == (2, "")

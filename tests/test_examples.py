@@ -32,20 +32,47 @@ ELSEWHERE = {  # a command that matches is not composed here, for this reason
     r"rerun=": "needs a kept run; tests/test_rerun.py",
     r"[A-Z]{3,}|\.\.\.": "has a placeholder",
 }
+OTHER_PROGRAMS = {  # a command that begins so is not of the kind above; what runs it, or why nothing does
+    "lra  ": "tests/test_package.py",
+    "bash scripts/test.sh": ".ci/run; with -m gpu it needs an accelerator",
+    "bash scripts/docs.sh": ".ci/run",
+    "bash scripts/demo.sh": "nox -s slow",
+    "bash scripts/reproduce.sh": "hours of a GPU; its sweep: tests/test_table1_declared.py",
+    "python scripts/reruns.py": "minutes of training with two commits; lra-train rerun=: tests/test_rerun.py",
+    "python scripts/compositions.py": "5 minutes; its comparison: tests/test_compositions.py",
+    ".venv/bin/": "scripts/test.sh runs ruff, mypy and import-linter",
+    "git": "clones, tags and pushes",
+    "cd": "after the clone",
+    "pip install": "nox -s package installs the wheel, nox -s launchers the extras",
+}
+
+
+def command_lines() -> Iterator[str]:
+    """Yield each command in the written pages, with its comment."""
+    for path in WRITTEN:
+        shell = "".join(blocks(path, "bash")).replace("\\\n", " ").splitlines()
+        sessions = [line[2:] for line in "".join(blocks(path, "text")).splitlines() if line.startswith("$ ")]
+        inline = re.findall(r"`((?:lra-|python -m lra |bash |pip )[^`]+)`", path.read_text())
+        for line in [*shell, *sessions, *inline]:
+            yield from (command.strip() for command in line.split("&&"))
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield program and arguments of each command in the written pages."""
-    for path in WRITTEN:
-        text = path.read_text()
-        for line in [
-            *"".join(blocks(path, "bash")).replace("\\\n", " ").splitlines(),
-            *re.findall(r"`((?:lra-|python -m lra )[^`]+)`", text),
-        ]:
-            for command in line.split("&&"):
-                match = PROGRAM.match(command.strip())
-                if match:
-                    yield match[1], shlex.split(match[2], comments=True)
+    """Yield program and arguments of each command of lra in the written pages."""
+    for command in command_lines():
+        match = PROGRAM.match(command)
+        if match:
+            yield match[1], shlex.split(match[2], comments=True)
+
+
+def test_every_other_command_is_run_elsewhere_or_has_a_reason() -> None:
+    needed = set()
+    for line in command_lines():
+        if line and not line.startswith(("#", "lra-")) and not PROGRAM.match(line):
+            reasons = [start for start in OTHER_PROGRAMS if line.startswith(start)]
+            assert reasons, line
+            needed.update(reasons)
+    assert needed == OTHER_PROGRAMS.keys()
 
 
 def test_every_command_composes() -> None:
@@ -140,6 +167,7 @@ SHORTER = {
 }
 
 
+@pytest.mark.slow
 def test_your_attention_in_ten_minutes(cli: Commands) -> None:
     """The commands of the section in docs/your-own.md, in an empty folder, with fewer steps and seeds."""
     section = (CHECKOUT / "docs" / "your-own.md").read_text().partition("## Your own data")[0]

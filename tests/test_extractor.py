@@ -78,32 +78,6 @@ def test_both_ways_are_the_double_sum(form: str, side: str, length: int) -> None
             torch.testing.assert_close(gradient, slope, rtol=1e-10, atol=1e-12)
 
 
-def test_fewer_lags_are_more_with_zeros() -> None:
-    three, seven, x = extractor("full", "causal", "lags=3"), extractor("full", "causal", "lags=7"), noise(2, 23, 6)
-    seven.weight.data = torch.nn.functional.pad(three.weight.data, (4, 0))
-    seven.adjust, seven.out = three.adjust, three.out
-    torch.testing.assert_close(three(x), seven(x), rtol=1e-12, atol=1e-12)
-    other = x.clone()
-    other[:, 0] += 1
-    changed = (three(other) != three(x)).any(dim=2).any(dim=0)
-    assert changed.tolist() == [True] * 3 + [False] * 20
-
-
-def test_lags_are_at_most_the_positions() -> None:
-    assert extractor("full", "two_sided", "lags=128", max_positions=13).weight.shape == (6, 6, 25)
-    assert extractor("full", "causal", "lags=128", max_positions=13).weight.shape == (6, 6, 13)
-
-
-def test_a_gate_of_ones_is_no_gate() -> None:
-    """The first feature is one, and W_adj copies it to all outputs."""
-    gated, plain, x = extractor("full", "causal"), extractor("full", "causal", "adjust=false"), noise(2, 23, 6)
-    x[..., 0] = 1
-    gated.adjust.weight.data = torch.eye(6, dtype=torch.float64)[:1].expand(6, 6).clone()
-    plain.weight, plain.out = gated.weight, gated.out
-    torch.testing.assert_close(gated(x), plain(x), rtol=1e-12, atol=1e-12)
-    assert plain.adjust is None
-
-
 def test_the_papers_layer_has_its_parameters() -> None:
     """Table 3 at d = l = 128: l d^2 + 2 d^2, where attention has 4 d^2."""
     sizes = {"dim": 128, "qkv_dim": 128, "max_positions": 128, "bias": False, "out_proj": True, "causal": True}
@@ -111,29 +85,6 @@ def test_the_papers_layer_has_its_parameters() -> None:
         mixer = mixer_of("extractor", "task=books", **{**sizes, "heads": 1})
     assert sum(parameter.numel() for parameter in mixer.parameters()) == 2_129_920
     assert mixer.shape.projections == 65_536
-
-
-@pytest.mark.parametrize(
-    ("side", "lags", "length", "expected"),
-    [
-        ("two_sided", 31, 61, "fft"),
-        ("two_sided", 31, 23, "direct"),  # a short text
-        ("two_sided", 12, 61, "direct"),  # 23 taps
-        ("two_sided", 13, 61, "fft"),  # 25 taps
-        ("one_sided", 31, 61, "fft"),
-        ("one_sided", 23, 61, "direct"),
-        ("causal", 31, 61, "direct"),
-    ],
-)
-def test_auto_chooses(side: str, lags: int, length: int, expected: str) -> None:
-    """Each way of summing has its own last bits."""
-    mixer, x = extractor("bases", side, f"lags={lags}", "evaluate=auto"), noise(2, length, 6)
-    actual, values = mixer(x), {}
-    for evaluate in ("direct", "fft"):
-        mixer.evaluate = evaluate
-        values[evaluate] = mixer(x)
-    assert not torch.equal(values["direct"], values["fft"])
-    torch.testing.assert_close(actual, values[expected], rtol=0, atol=0)
 
 
 def test_a_one_sided_extractor_cannot_be_read_at_the_first_position() -> None:
@@ -154,11 +105,3 @@ def test_groups_must_divide(rank: str, source: str) -> None:
 def test_the_fft_of_full_matrices_keeps_memory_linear() -> None:
     full = ["attention.lags=31", "attention.rank=null", "attention.groups=1"]
     assert saved_bytes("extractor", full, 4096) < 4.5 * saved_bytes("extractor", full, 1024)
-
-
-def test_the_first_values_have_a_scale_of_one() -> None:
-    """The sum over lags of unit inputs, before the gate, at the paper's size."""
-    torch.manual_seed(1)
-    shape = {"dim": 67, "qkv_dim": 67, "max_positions": 61, "causal": True}
-    mixer = extractor("full", "causal", "lags=61", **shape)
-    assert 0.8 < mixer.convolve(noise(5, 61, 67))[:, -1].std().item() < 1.2

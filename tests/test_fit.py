@@ -189,7 +189,7 @@ def test_masked_documents_are_hardly_padded() -> None:
     counts, padded = [], []
     for width in (64, 256):
         model = model_for(task, "protocol=strict", f"model.dim={width}", "model.heads=1")
-        parts = list(cuts(model, task.train, examples, 4))
+        parts = list(cuts(model, task.train, examples, 4, "fp32"))
         assert sorted(place for part, _ in parts for place in part) == list(examples)
         assert all(lengths[part].max() == longest for part, longest in parts)
         counts.append(len(parts))

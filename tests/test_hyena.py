@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support import mask_of, mixer_of, noise
+from support import mask_of, mixer_of, noise, same
 from torch import Tensor
 
 from lra.attention import Mixer
@@ -12,15 +12,6 @@ from lra.ops.convolution import causal_convolution
 from lra.ops.scan import CHUNK
 
 LONG = 4 * CHUNK + 3  # three lengths of blocks meet there
-
-
-def same(output: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
-    """Values, and the gradients of a weighted sum, to 1e-10 of the largest."""
-    weights = noise(*output.shape, seed=9)
-    actual = [output, *torch.autograd.grad((output * weights).sum(), inputs)]
-    wanted = [expected, *torch.autograd.grad((expected * weights).sum(), inputs)]
-    for mine, theirs in zip(actual, wanted, strict=True):
-        assert (mine - theirs).abs().max() <= 1e-10 * max(1.0, theirs.abs().max())
 
 
 @pytest.mark.parametrize("length", [1, CHUNK, LONG])

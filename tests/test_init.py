@@ -11,7 +11,7 @@ from support import Commands, composed, model_of, stub_task, train_state
 from lra.cli import train
 from lra.config import configure
 from lra.core.errors import UserError
-from lra.init.checkpoint import Checkpoint
+from lra.init import Checkpoint
 from lra.model.architecture import GROUPS, belongs
 from lra.records import record
 from lra.training.fit import Training, fit
@@ -173,6 +173,7 @@ def test_transfer_from_the_command_line(cli: Commands) -> None:
     assert (code, err.count("\n"), "train.freeze" in err, "'qkv'" in err) == (2, 1, True, True)
 
 
+@pytest.mark.slow
 def test_a_case_is_a_level_of_its_own_and_takes_from_its_source(cli: Commands) -> None:
     """The rows of the transfer share attention and variant, and none overwrites another."""
     code, _, err = cli(

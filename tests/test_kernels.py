@@ -116,24 +116,6 @@ def draws(count: int, features: int, width: int, orthogonal: bool = True) -> Ten
 
 
 @pytest.mark.parametrize("orthogonal", [True, False])
-def test_the_rows_of_a_projection(orthogonal: bool) -> None:
-    """Blocks of orthogonal rows, whose norms are chi(Dh) and whose directions favour no side."""
-    w = draws(3000, 7, 5, orthogonal)
-    products = (w @ w.mT)[:, ~torch.eye(7, dtype=torch.bool)].abs().max()
-    inside = torch.zeros(7, 7, dtype=torch.bool)
-    inside[:5, :5] = inside[5:, 5:] = True
-    inside.fill_diagonal_(False)
-    assert ((w @ w.mT)[:, inside].abs().max() < 1e-12) == orthogonal
-    assert products > 1
-    squares = w.square().sum(dim=-1)
-    error = math.sqrt(2 * 5 / 3000)
-    torch.testing.assert_close(squares.mean(dim=0), torch.full((7,), 5.0, dtype=torch.float64), rtol=0, atol=4 * error)
-    torch.testing.assert_close(squares.var(dim=0), torch.full((7,), 10.0, dtype=torch.float64), rtol=0.3, atol=0)
-    assert w.mean(dim=0).abs().max() < 4 / math.sqrt(3000)
-    torch.testing.assert_close(w.var(dim=0), torch.ones(7, 5, dtype=torch.float64), rtol=0.15, atol=0)
-
-
-@pytest.mark.parametrize("orthogonal", [True, False])
 def test_favor_is_unbiased(orthogonal: bool) -> None:
     """The mean over 10,000 draws of phi(q) . phi(k) is exp(q . k scale) within 3 standard errors, at |x| = 1."""
     q, k = (torch.nn.functional.normalize(noise(5, 5, seed=seed), dim=-1) for seed in (1, 2))
@@ -211,17 +193,6 @@ def test_retention_by_loops(rotary: bool, causal: bool) -> None:
     mask = holes(13)
     actual = mixer_of("retention", f"attention.rotary={rotary}", causal=causal).attend(q, k, v, mask)
     torch.testing.assert_close(actual, retained(q, k, v, mask, rotary=rotary, causal=causal), rtol=1e-9, atol=1e-9)
-
-
-@causal_or_not
-@pytest.mark.parametrize("length", AROUND_CHUNKS)
-def test_retention_in_chunks(length: int, causal: bool) -> None:
-    q, k, v = heads(length)
-    distance = (torch.arange(length)[:, None] - torch.arange(length)).abs()
-    decay = (1 - 2.0 ** -torch.arange(5.0, 8.0, dtype=torch.float64))[:, None, None] ** distance
-    scores = (q @ k.mT) * (decay.tril() if causal else decay)
-    actual = mixer_of("retention", max_positions=length, causal=causal).retain(q, k, v)
-    torch.testing.assert_close(actual, scores @ v, rtol=1e-11, atol=1e-11)
 
 
 @causal_or_not

@@ -129,10 +129,8 @@ def test_features_are_drawn_anew_every_few_training_calls() -> None:
     [
         ("simpel", {}, "attention=simpel: no such option; did you mean 'simple'?"),
         ("local", {"options": {"windo": 3}}, "attention.windo: unknown key; did you mean 'window'?"),
-        ("local", {"options": {"window": 0}}, "attention.window=0: should be greater than 0"),
         ("simple", {"width": 16}, "heads=3 does not divide width=16"),
         ("simple", {"max_len": 0}, "max_len=0: should be greater than 0"),
-        ("simple", {"dropout": 1.0}, "dropout=1.0: should be less than 1"),
         ("fnet", {"causal": True}, "fnet has no causal form"),
         ("fnet", {"out_proj": False}, "fnet needs its output projection"),
     ],
@@ -147,8 +145,6 @@ def test_what_does_not_fit_together_is_said(name: str, changes: dict[str, object
     ("size", "mask", "message"),
     [
         ((2, 14, WIDTH), None, r"expected x \[documents, at most 13 positions, 15\], found \[2, 14, 15\]"),
-        ((2, 11), None, r"expected x .* found \[2, 11\]"),
-        ((2, 11, 14), None, r"expected x .* found \[2, 11, 14\]"),
         ((2, 11, WIDTH), torch.ones(2, 11), r"expected a mask \[2, 11\] in bool, .* found \[2, 11\] in float32"),
         ((2, 11, WIDTH), torch.ones(2, 7).bool(), r"expected a mask \[2, 11\] in bool, .* found \[2, 7\] in bool"),
     ],

@@ -23,7 +23,11 @@ def test_each_notebook_is_known() -> None:
     assert {path.stem for path in PLACES} == SHOWN.keys()
 
 
-@pytest.mark.parametrize("path", PLACES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] if path.stem == "my-attention" else []) for path in PLACES],
+    ids=lambda path: path.stem,
+)
 def test_a_notebook_is_kept_without_output_and_runs(
     path: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

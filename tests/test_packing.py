@@ -32,14 +32,14 @@ def model_for(name: str, extra: list[str], *more: str, documents: int = 2) -> Mo
     return model
 
 
-def logits_and_gradients(model: Model, *, pack: bool) -> list[Tensor]:
+def logits_and_gradients(model: Model, *, pack: bool, step: int = 3) -> list[Tensor]:
     """Logits of random documents, and the gradients of a weighted sum of them by all weights."""
     rng, lengths = torch.Generator().manual_seed(3), np.array(LENGTHS)
     tokens = torch.randint(1, 9, (len(lengths), lengths.max()), generator=rng)
     tokens *= torch.arange(lengths.max()) < torch.from_numpy(lengths)[:, None]
     packed = Packed.of(lengths + model.cls, lengths.max() + model.cls, tokens.device) if pack else None
-    model.redraw(1, 3)
-    set_keys(model, seed=1, step=3, rows=range(len(tokens)))
+    model.redraw(1, step)
+    set_keys(model, seed=1, step=step, rows=range(len(tokens)))
     logits = model(tokens, packed=packed)
     loss = (logits * noise(*logits.shape, seed=9)).sum()
     gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)

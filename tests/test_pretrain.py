@@ -19,7 +19,7 @@ from lra.core import files
 from lra.core.signals import StopFlag
 from lra.data.self_pretraining import facts_of, inputs_of
 from lra.data.splits import Pictures
-from lra.init.checkpoint import Checkpoint
+from lra.init import Checkpoint
 from lra.records import record
 from lra.runs.initial_weights import draw_model, pretrain
 from lra.tasks import PADDING, Place, Split, Task

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from support import mask_of, mixer_of, noise
+from support import mask_of, mixer_of, noise, same
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -21,22 +21,6 @@ from lra.ops.gated_memory import gated_memory
 from lra.ops.scan import CHUNK, SMALL_CHUNK, causal_product, delta_rule, dplr_delta_rule
 
 LENGTHS = [1, 13, 2 * CHUNK + 3]
-
-
-def same(actual: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
-    """Values, and the gradients of a weighted sum, to 1e-10 of the largest."""
-    weights = noise(*actual.shape, seed=9)
-    references = [
-        expected,
-        *torch.autograd.grad((expected * weights).sum(), inputs, retain_graph=True, allow_unused=True),
-    ]
-    outcomes = [actual, *torch.autograd.grad((actual * weights).sum(), inputs, allow_unused=True)]
-    for mine, theirs in zip(outcomes, references, strict=True):
-        if mine is None or theirs is None:  # no gradient is a gradient of zeros
-            assert all(part is None or not part.any() for part in (mine, theirs))
-        else:
-            assert mine.shape == theirs.shape
-            assert (mine - theirs).abs().max() <= 1e-10 * max(1.0, theirs.abs().max())
 
 
 def drawn(*shapes: tuple[int, ...]) -> list[Tensor]:

@@ -66,25 +66,6 @@ def test_golden_parameter_counts(overrides: list[str], printed: float) -> None:
     assert round(count, -4 if count > 1e6 else -3) == printed
 
 
-@pytest.mark.parametrize("task", RELEASED)
-def test_parameter_counts_by_hand(task: str) -> None:
-    """The repository prints none for these: dt, A, B, C of both directions, D, GLU, batch norms, ends of the model."""
-    dim, depth, prenorm, *_, state, copies = RELEASED[task]
-    modes, copies = state // 2, copies or dim
-    layer = dim + 2 * copies * modes + 2 * copies * modes + 2 * 2 * dim * modes + dim
-    layer += (dim + 1) * 2 * dim + 2 * dim
-    ids = {"listops": 17, "text": 257, "acl_matching": 257}.get(task)
-    classes = 10 if task in ("listops", "image") else 2
-    start = 2 * dim if ids is None else ids * dim
-    head = (4 * dim + 1) * dim + (dim + 1) * classes if task == "acl_matching" else (dim + 1) * classes
-    assert parameters(f"task={task}") == start + depth * layer + 2 * dim * prenorm + head
-
-
-def test_the_files_of_pathfinder_are_divided_as_the_familys_loader_does() -> None:
-    files = ("task=pathfinder_files", "task.folder=anywhere")
-    assert [composed(*files, f"protocol={name}").task.split for name in ("s4", "lra")] == ["s4", "order"]
-
-
 def test_the_cosine_ends_at_zero() -> None:
     """Half a period over what the warm-up leaves."""
     recipe = recipe_of(steps=107, warmup=7, lr=0.3, schedule="cosine_to_zero")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.signal import cont2discrete, dlsim
-from support import mask_of, mixer_of, noise
+from support import mixer_of, noise
 
 from lra.attention.s4d import S4D
 from lra.ops.scan import CHUNK
@@ -24,24 +24,6 @@ def modes_of(mixer: S4D) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     values = {name: value.detach().numpy() for name, value in mixer.named_parameters()}
     c = values["c"][..., 0] + 1j * values["c"][..., 1]
     return np.exp(values["log_dt"]), -np.exp(values["log_decay"]) + 1j * values["frequency"], c
-
-
-@pytest.mark.parametrize("init", ["lin", "inv"])
-@pytest.mark.parametrize("length", [1, 211])
-def test_the_kernel_is_the_response_of_the_recurrence(init: str, length: int) -> None:
-    """s <- exp(dt A) s + B-bar u, y = 2 Re C s, for an impulse u."""
-    mixer = s4d(f"init={init}")
-    dt, a, c = modes_of(mixer)
-    kernel = mixer.kernel(length).detach().numpy()
-    assert kernel.shape == (2, 5, length)
-    for direction in range(2):
-        for channel in range(5):
-            decay = np.exp(dt[channel] * a[channel])
-            state = (decay - 1) / a[channel]
-            for lag in range(length):
-                expected = 2 * (c[direction, channel] * state).sum().real
-                assert kernel[direction, channel, lag] == pytest.approx(expected, rel=1e-9, abs=1e-12)
-                state = decay * state
 
 
 def test_the_causal_form_is_what_scipy_simulates() -> None:
@@ -82,25 +64,15 @@ def test_the_convolution_is_the_double_sum(causal: bool, length: int) -> None:
         torch.testing.assert_close(gradient, reference, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("reads", [1, 3, 13])
-def test_a_few_outputs_and_their_gradients_are_those_of_all(causal: bool, reads: int) -> None:
-    mixer, x, weights = s4d(causal=causal), noise(2, 13, 5).requires_grad_(), noise(2, reads, 5, seed=3)
-    mask = mask_of([13, 7], 13)
-    inputs = [x, *mixer.parameters()]
-    few, whole = mixer(x, mask, reads), mixer(x, mask)[:, :reads]
-    torch.testing.assert_close(few, whole, rtol=1e-12, atol=1e-12)
-    gradients = [torch.autograd.grad((y * weights).sum(), inputs) for y in (few, whole)]
-    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
-
-
-def test_skip_gelu_and_projection_follow() -> None:
-    mixer, x = s4d(), noise(2, 13, 5)
+@pytest.mark.parametrize("output", ["null", "glu"])
+def test_skip_gelu_and_projection_follow(output: str) -> None:
+    mixer, x = s4d(f"output={output}"), noise(2, 13, 5)
     y = mixer.convolve(x) + x * mixer.skip
-    gelu = y * (1 + torch.erf(y / math.sqrt(2))) / 2
-    torch.testing.assert_close(mixer(x), gelu @ mixer.out.weight.t() + mixer.out.bias, rtol=1e-12, atol=1e-12)
-    mixer.out = torch.nn.Identity()
-    torch.testing.assert_close(mixer(x), gelu, rtol=1e-12, atol=1e-12)
+    expected = (y * (1 + torch.erf(y / math.sqrt(2))) / 2) @ mixer.out.weight.t() + mixer.out.bias
+    if output == "glu":
+        value, gate = expected.chunk(2, dim=-1)
+        expected = value / (1 + torch.exp(-gate))
+    torch.testing.assert_close(mixer(x), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("b", ["ones", "normal"])
@@ -117,13 +89,6 @@ def test_a_trained_b_multiplies_c_and_copies_serve_channels_side_by_side(b: str,
     values["c"] = torch.view_as_real(torch.view_as_complex(values["c"]) * by_channel)
     free.load_state_dict(values)
     torch.testing.assert_close(tied.kernel(17), free.kernel(17), rtol=1e-12, atol=1e-12)
-
-
-def test_a_glu_gates_one_half_of_the_projection_by_the_other() -> None:
-    mixer, x = s4d("output=glu"), noise(2, 13, 5)
-    y = mixer.convolve(x) + x * mixer.skip
-    value, gate = (torch.nn.functional.gelu(y) @ mixer.out.weight.t() + mixer.out.bias).chunk(2, dim=-1)
-    torch.testing.assert_close(mixer(x), value / (1 + torch.exp(-gate)), rtol=1e-12, atol=1e-12)
 
 
 def test_modes_begin_where_the_paper_says() -> None:

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from lra.config.settings import settings_of
 from lra.data import Split
-from lra.ops import packing
+from lra.ops import flash, packing
 from lra.ops.dropout import Keyed
 from lra.runs.build import assemble
 from lra.runs.initial_weights import draw_model
@@ -126,16 +126,17 @@ class Counter(TorchDispatchMode):
         return total
 
 
-def count(task: str, shortest: int, longest: int, *, fuses: bool, patch: pytest.MonkeyPatch) -> Counter:
-    """Count a step of SimpleTRON on one packed batch, whose lengths are a geometric series."""
-    words = ("system=simple", "protocol=strict", "precision=bf16", f"train.micro_batch={BATCH}")
-    system = assemble(settings_of(composed(f"task={task}", *words)))
+def count(task: str, system: str, shortest: int, longest: int, *, fuses: bool, patch: pytest.MonkeyPatch) -> Counter:
+    """Count a step on one packed batch, whose lengths are a geometric series."""
+    words = ("protocol=strict", "precision=bf16", f"train.micro_batch={BATCH}")
+    system = assemble(settings_of(composed(f"task={task}", f"system={system}", *words)))
     facts, lengths = system.builder.facts, np.geomspace(shortest, longest, BATCH).round().astype(int)
     offsets = np.append(0, lengths.cumsum())
     tokens, labels = np.ones(offsets[-1], np.uint16), np.zeros(BATCH, int)
     split = Split(tokens=tokens, offsets=offsets, index=np.arange(BATCH), labels=labels)
     for module in (batches, packing):
         patch.setattr(module, "is_asynchronous", lambda _: True)
+    patch.setattr(flash, "available", lambda *_: True)
     counter = Counter(fuses=fuses)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = draw_model(system, facts, 1).train()
@@ -150,11 +151,16 @@ def count(task: str, shortest: int, longest: int, *, fuses: bool, patch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("task", "lengths", "eager", "compiled"),  # at most so many kernels and GB
-    [("text", (220, 4000), (640, 33), (225, 9.3)), ("listops", (460, 2000), (920, 86), (315, 24))],
+    ("task", "system", "lengths", "eager", "compiled"),  # at most so many kernels and GB
+    [
+        ("text", "simple", (220, 4000), (640, 33), (225, 9.3)),
+        ("text", "transformer", (220, 4000), (500, 31), (220, 8.5)),
+        ("listops", "simple", (460, 2000), (920, 86), (315, 24)),
+    ],
 )
 def test_kernels_and_bytes_of_a_packed_step(
     task: str,
+    system: str,
     lengths: tuple[int, int],
     eager: tuple[int, float],
     compiled: tuple[int, float],
@@ -162,6 +168,6 @@ def test_kernels_and_bytes_of_a_packed_step(
 ) -> None:
     """Lengths have the mean and the maximum of real batches: 41,400 tokens of text, 33,100 of ListOps."""
     for fuses, (kernels, gigabytes) in ((False, eager), (True, compiled)):
-        counted = count(task, *lengths, fuses=fuses, patch=monkeypatch)
+        counted = count(task, system, *lengths, fuses=fuses, patch=monkeypatch)
         assert 0.9 * kernels < len(counted.kernels) <= kernels
         assert 0.9 * gigabytes < counted.bytes / 1e9 <= gigabytes

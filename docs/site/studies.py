@@ -46,8 +46,7 @@ def _tables(report: Report) -> Iterator[str]:
     yield "[`lra.load`](../../docs/api.md#load) and of [reports](../../docs/reports.md#reports)."
     for section in sections(report):
         yield f"\n### {escape(section['name'])} {{data-search-exclude}}\n"
-        yield "\n\n".join(escape(f"{sentence.rstrip('.')}.") for sentence in section["sentences"])
-        yield f"\n{_scrolled(section['table'])}\n"
+        yield f"{escape(section['unbeaten'])}\n\n{_scrolled(section['table'])}\n"
         yield from (f"- {escape(caveat)}" for caveat in section["caveats"])
     yield "\n### Every seed {data-search-exclude}\n"
     yield f"<details><summary>{len(report.frame)} runs</summary>"

@@ -85,11 +85,11 @@ class TrainedModel:
             index=np.arange(len(documents), dtype=np.int32),
             labels=np.zeros(count, np.uint8),
         )
-        probabilities = np.empty((count, self._spec.classes))
+        probabilities, precision = np.empty((count, self._spec.classes)), self.record.config["precision"]
         with torch.inference_mode():
-            for piece in cuts(self.module, split, np.arange(count), batch):
+            for piece in cuts(self.module, split, np.arange(count), batch, precision):
                 part = read(split, np.arange(count), *piece)
-                logits, _ = predict(self.module, part, self.record.config["precision"])
+                logits, _ = predict(self.module, part, precision)
                 probabilities[part.places] = logits.double().softmax(dim=-1).cpu().numpy()
         return [self._named(row) for row in probabilities]
 

@@ -2,11 +2,6 @@
 
 phi(x) = [1, x', x' x'^T / sqrt(2)] with x' = x / sqrt(sqrt(d)); products m < n occur once, times sqrt(2). The weights
 are positive, at least 1/2. O(L D d^2) time for queries and keys of d columns a head.
-
-Not included: the sliding-window and convolution layers that the paper puts between these.
-
-Source:
-    Arora et al. 2024, Simple Linear Attention Language Models Balance the Recall-Throughput Tradeoff.
 """
 
 import torch

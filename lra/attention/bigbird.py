@@ -1,11 +1,7 @@
 """BigBird: blocks that read their neighbours, two global blocks and random ones.
 
 O(L (3 + 2 + r) b D) time for blocks of b and r random blocks. The pattern is that of `max_positions`: the last block is
-global, and an input that ends earlier is treated as padded and masked up to there. So outputs do not depend on the
-padding of the batch. The original pads and masks likewise.
-
-Source:
-    Zaheer et al. 2020, section 2.
+global, and an input that ends earlier is treated as padded and masked up to there.
 """
 
 import torch

@@ -3,9 +3,6 @@
 y_i = (x_i W_g) * (b + sum_d h_d * x_{i + d}) with one filter h per channel; an output projection follows. The offsets d
 are centred at 0, or at most 0 in the causal form. A local baseline: a layer sees nothing beyond its filter.
 Time and memory O(L D width).
-
-Source:
-    Arora et al. 2023, arXiv:2312.04927.
 """
 
 from dataclasses import replace

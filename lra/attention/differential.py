@@ -2,10 +2,7 @@
 
 y = (1 - l_0) norm((softmax(Q1 K1^T / sqrt(d)) - l softmax(Q2 K2^T / sqrt(d))) V) for every head (eq. 1-3), with queries
 and keys halved, d the width of a half, l = exp(u1 . w1) - exp(u2 . w2) + l_0 and l_0 = 0.8 - 0.6 exp(-0.3 layer),
-layers counted from 0. O(L^2 D) time. Dropout acts on the difference. Not included: rotary positions.
-
-Source:
-    Ye et al. 2025, Differential Transformer.
+layers counted from 0. O(L^2 D) time. Dropout acts on the difference.
 """
 
 import math
@@ -22,11 +19,7 @@ from lra.ops.softmax import allowed, weigh
 
 
 class Differential(Attention):
-    """Difference of two softmax attentions.
-
-    Args:
-        norm_eps: epsilon of the norm of each head.
-    """
+    """Difference of two softmax attentions."""
 
     card = Card(
         paper="Ye et al. 2025, Differential Transformer",

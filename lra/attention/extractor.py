@@ -6,9 +6,6 @@ switch. Without causality, which the paper leaves open, the lags are -(l-1) ... 
 Taps of D x D need l D^2 parameters, too many for long texts. Hence W_k = U G_k V, with U [D, r] and V [r, D] shared by
 all lags and G_k block-diagonal. With t taps and G_k in g blocks: time O(L t r^2 / g) directly,
 O(L r^2 / g + L r log t) by FFT, and 2 L D r for U, V.
-
-Source:
-    Chen 2023, the Extractor.
 """
 
 from dataclasses import replace
@@ -73,10 +70,7 @@ class Extractor(Mixer):
         self.groups = groups or self.width
         if self.width % self.groups:
             source = "attention.rank" if rank else "model.dim"
-            raise UserError(
-                f"attention.groups={groups} does not divide {source}={self.width}: use a divisor of it, 1 for full "
-                "matrices or null for diagonal ones"
-            )
+            raise UserError(f"attention.groups={groups} does not divide {source}={self.width}")
         self.down = nn.Linear(shape.dim, rank, bias=False) if rank else nn.Identity()
         block = self.width // self.groups
         # weight[o, i, t] is entry (i, o) of the matrix of lag l - 1 - t, as conv1d wants it.

@@ -1,9 +1,6 @@
 """FNet: the real part of the Fourier transform over positions and width, unscaled (eq. 3).
 
 No parameters, no heads, no mask: padding takes part. O(L D log(L D)) time; nothing is saved for the backward pass.
-
-Source:
-    Lee-Thorp et al. 2022.
 """
 
 import torch

@@ -3,9 +3,6 @@
 S_i = a_i (1 - b_i k_i k_i^T) S_{i-1} + b_i k_i v_i^T, y_i = S_i^T q_i / sqrt(Dh) (eq. 10), with q, k of length 1,
 b = sigmoid(x W_b) and a = exp(-A softplus(x W_a + c)); a = 1 is DeltaNet (Yang et al. 2024). q, k and v pass a short
 convolution and swish; norm(y) * swish(x W_g) is the input of the output projection. O(L D (C + Dh)) time, C the chunk.
-
-Source:
-    Yang, Kautz, Hatamizadeh 2025.
 """
 
 from collections.abc import Sequence
@@ -39,7 +36,6 @@ class GatedDeltaNet(Recurrent):
             arXiv:2411.12537, eq. 4).
         conv: taps of the convolutions.
         a_min: see `DecaySteps`; likewise a_max, dt_min and dt_max.
-        backend: see `lra.ops.backend`.
     """
 
     card = Card(
@@ -81,7 +77,8 @@ class GatedDeltaNet(Recurrent):
         else:
             formula = self.card.formula.replace("aᵢ (1 − bᵢ kᵢ kᵢᵀ)", "(1 − bᵢ kᵢ kᵢᵀ)")
             paper = "Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule"
-            self.card = replace(self.card.without(OF_GATED), formula=formula, paper=paper)
+            deviations = tuple(text for text in self.card.deviations if text != OF_GATED)
+            self.card = replace(self.card, formula=formula, paper=paper, deviations=deviations)
 
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         qkv = torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)

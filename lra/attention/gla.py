@@ -3,11 +3,6 @@
 S_i = diag(a_i) S_{i-1} + k_i v_i^T, y_i = S_i^T q_i / sqrt(Dh) (eq. 3), a_i = sigmoid(x_i W_1 W_2 + b)^(1 / tau) for
 every channel of the keys; swish(x W_g) * norm(y) is the input of the output projection. O(L D (C + Dh)) time, C the
 chunk. There is no dropout of weights.
-
-Not included: keys half as wide as the values, which here are as wide as the keys.
-
-Source:
-    Yang et al. 2024, Gated Linear Attention Transformers with Hardware-Efficient Training.
 """
 
 from collections.abc import Sequence
@@ -29,7 +24,6 @@ class GatedLinear(Recurrent):
     Args:
         rank: of the projection of the decays.
         tau: the decays are tau-th roots.
-        backend: see `lra.ops.backend`.
     """
 
     card = Card(
@@ -46,7 +40,6 @@ class GatedLinear(Recurrent):
             NORM,
         ),
     )
-
     one_graph = False
 
     def __init__(

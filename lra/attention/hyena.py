@@ -6,9 +6,6 @@ and cosines of t (section 3.3). The rates r differ between channels. Without cau
 filter of later positions, and the short convolutions are centred.
 
 Time O(L D log L) by FFT, and O(L D log(L)^2) in the causal form, which is exactly causal.
-
-Source:
-    Poli et al. 2023, Hyena Hierarchy, arXiv:2302.10866.
 """
 
 import math

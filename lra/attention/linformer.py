@@ -1,9 +1,6 @@
 """Linformer: softmax(Q (E^T K)^T scale) F^T V, with learned E, F [Lmax, k] over positions (eq. 7).
 
 O(L k D) time, O(L k H) memory. A text of L < Lmax positions uses the first L rows of E and F.
-
-Source:
-    Wang et al. 2020.
 """
 
 from typing import Literal

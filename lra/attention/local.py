@@ -1,10 +1,6 @@
 """Local attention: softmax over the keys near the query, O(L w D) time.
 
-Long Range Arena describes blocks of 50 that do not overlap. Its code reshapes with the wrong axis first, so that a
-group holds every (L / 50)th position; here blocks hold neighbours.
-
-Source:
-    A row of Long Range Arena, Tay et al. 2021.
+Long Range Arena describes blocks of 50 that do not overlap.
 """
 
 from typing import Literal

@@ -1,9 +1,6 @@
 """Longformer: a sliding window, and global positions that read all positions and are read by all.
 
 O(L (w + g) D) time for a window of w and g global positions, the first ones: the CLS if there is one.
-
-Source:
-    Beltagy et al. 2020, section 3.1.
 """
 
 from copy import deepcopy
@@ -52,10 +49,7 @@ class Longformer(PatternAttention):
         everywhere = f" or min(i, j) < {global_positions}" if global_positions else ""
         super().__init__(shape, scale=scale, keys=f"|i − j| ≤ {window // 2}{everywhere}")
         if global_projections and not global_positions:
-            raise UserError(
-                "attention.global_projections=true: no position uses them, since attention.global_positions=0; "
-                "set attention.global_positions=1 or attention.global_projections=false"
-            )
+            raise UserError("attention.global_projections=true: expected attention.global_positions of 1 or more")
         self.half = min(window // 2, shape.max_positions)
         self.global_positions = global_positions
         self.global_projections = global_projections
@@ -79,9 +73,7 @@ class Longformer(PatternAttention):
             return super().forward(x, key_mask)
         first = x[:, : self.global_positions]
         mixed = self.gather(*self.project(x), key_mask)
-        q, k, v = (
-            split_heads(projection(part), self.shape.heads)
-            for projection, part in ((self.global_query, first), (self.global_key, x), (self.global_value, x))
-        )
+        inputs = ((self.global_query, first), (self.global_key, x), (self.global_value, x))
+        q, k, v = (split_heads(projection(part), self.shape.heads) for projection, part in inputs)
         rows = torch.arange(first.shape[1], device=x.device)
         return self.out(merge_heads(self.fill_rows(mixed, rows, q, k, v, key_mask)))

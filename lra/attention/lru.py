@@ -3,9 +3,6 @@
 h_i = l * h_{i-1} + g * (B x_i), y_i = Re C h_i + skip x_i with l = exp(-exp(nu) + i exp(theta)) (eq. 6, 7), one
 recurrence of N complex numbers for all channels. O(L D N) time. Without causality the same states also run backward,
 with a C of their own.
-
-Source:
-    Orvieto et al. 2023, Resurrecting Recurrent Neural Networks for Long Sequences.
 """
 
 import math
@@ -29,7 +26,6 @@ class LinearRecurrentUnit(StateSpace):
     Args:
         state: N.
         r_min: |l| starts uniform in area between r_min and r_max.
-        r_max: see r_min.
         max_phase: upper bound of the initial phase of l.
     """
 
@@ -41,7 +37,6 @@ class LinearRecurrentUnit(StateSpace):
         oracle="the recurrence in float64; lru-pytorch 0.1.3",
         deviations=SHELL,
     )
-
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {"state": ("nu", "theta", "log_gamma", "b")}
 
     def __init__(

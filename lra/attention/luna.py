@@ -3,9 +3,6 @@
 The memory P [M, H Dh] is learned in the first layer. Each layer passes P + P' to the next, which applies its layer
 norm: the paper's P <- LN(P + P'), where the norm of the first layer is that of the embedded P in the authors' code. P'
 has no output projection. O(L M D) time, O(L M H) memory.
-
-Source:
-    Ma et al. 2021, section 3.
 """
 
 from typing import Literal
@@ -19,23 +16,6 @@ from lra.ops.dropout import Dropout
 from lra.ops.softmax import Scale, card_of, scale_of, weigh
 
 
-class Handover:
-    """Memory between two layers of one forward pass."""
-
-    def __init__(self) -> None:
-        self._memory: Tensor | None = None
-
-    def put(self, memory: Tensor) -> None:
-        self._memory = memory
-
-    def take(self) -> Tensor:
-        """Return the memory [B, M, H Dh] and drop it; a kept one would keep the graph of its pass alive."""
-        if self._memory is None:
-            raise RuntimeError("Luna: the layer before has passed on no memory")
-        memory, self._memory = self._memory, None
-        return memory
-
-
 class Luna(Mixer):
     """Nested attention through a memory.
 
@@ -43,7 +23,6 @@ class Luna(Mixer):
         memory: M.
         share: one projection for keys and values in each of the two attentions (`key_value`), as in the paper, or two
             (`none`), as in its Long Range Arena code.
-        scale: see `scale_of`.
     """
 
     card = Card(
@@ -79,26 +58,26 @@ class Luna(Mixer):
         self.out = project_out(shape)
         self.pack_dropout = Dropout(shape.dropout)
         self.dropout = Dropout(shape.dropout)
-        self._from_earlier: Handover | None = None
-        self._to_later: Handover | None = None
+        self._from_earlier: list[Tensor] = []  # one memory [B, M, H Dh] of the pass, or none
+        self._to_later: list[Tensor] | None = None
 
     def follow(self, earlier: "Luna") -> None:
-        self._from_earlier = earlier._to_later = Handover()
+        self._from_earlier = earlier._to_later = []
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
         if self.shape.layer == 0:
             memory = self.memory.expand(len(x), -1, -1)
-        elif self._from_earlier is None:
-            raise RuntimeError(f"Luna: layer {self.shape.layer} needs the memory of the one before it: call follow")
+        elif self._from_earlier:
+            memory = self._from_earlier.pop()  # a kept one would keep the graph of its pass alive
         else:
-            memory = self._from_earlier.take()
+            raise RuntimeError(f"Luna: layer {self.shape.layer} has no memory of the layer before: call follow once")
         memory = self.norm(memory)
         mask = None if key_mask is None else key_mask[:, None, None, :]
         packed = self._attend(self.pack_query(memory), x, self.pack_key, self.pack_value, mask, self.pack_dropout)
         # The memory has no padding, so unpacking needs no mask.
         unpacked = self._attend(self.query(x[:, :reads]), packed, self.key, self.value, None, self.dropout)
         if self._to_later is not None:
-            self._to_later.put(memory + packed)
+            self._to_later[:] = [memory + packed]
         return self.out(unpacked)
 
     def _attend(

@@ -3,11 +3,6 @@
 S_i = exp(-A dt_i) S_{i-1} + dt_i B_i x_i^T, y_i = S_i^T C_i + skip x_i for every head, with B and C [state] shared by
 all heads, dt = softplus(u W_dt + b), and x, B, C = swish(conv(u W)) of the input u; norm(y * swish(u W_z)) is the input
 of the output projection. By the paper's duality this is a product with a decay. O(L (C + N) D) time for states of N.
-
-Not included: an inner width of twice the model's, and a second group of B and C.
-
-Source:
-    Dao and Gu 2024, Transformers are SSMs.
 """
 
 from collections.abc import Sequence
@@ -32,7 +27,6 @@ class Mamba2(Recurrent):
         state: N.
         conv: taps of the convolution.
         a_min: see `DecaySteps`; likewise a_max, dt_min and dt_max.
-        backend: see `lra.ops.backend`.
     """
 
     card = Card(
@@ -42,7 +36,7 @@ class Mamba2(Recurrent):
         linear=True,
         oracle="the recurrence in float64; flash-linear-attention's naive form",
         deviations=(
-            "the inner width is that of queries, not twice the model's",
+            "the inner width is that of queries, not twice the model's, and there is one group of B and C",
             "the norm has no weights, which those of the output projection can hold",
             "the output projection begins as PyTorch draws it, not divided by the root of the number of layers",
             "A, D and the bias of Δ have a weight decay of their own only where train.groups gives them one",

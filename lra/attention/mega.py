@@ -5,17 +5,10 @@ and, without causality, backward. Z = swish(X' W), Q = c_q Z + b_q, K = c_k Z + 
 O = softmax(Q K^T / sqrt(z) + bias(i - j)) V, H = swish(X' W_h + (swish(X' W_r) * O) U), and the layer adds
 sigmoid(X' W_u) * (H - X) to X (eq. 9-15). O(L^2 D) time, in chunks of c positions O(L c D), and O(L D (n + log L)) for
 the averages.
-
-Unlike in the authors' code: no omega X and no swish on X', as in the paper; V is as wide as the model, not twice as
-wide. With pre-norm, H - X reads the normed input.
-
-Source:
-    Ma et al. 2023, Mega: Moving Average Equipped Gated Attention.
 """
 
 import math
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from pydantic import PositiveInt
@@ -25,12 +18,11 @@ from torch.nn.functional import pad, silu
 from lra.attention import Card, Mixer, Shape, without_padding
 from lra.ops.convolution import convolve_both, convolve_modes, mode_kernel
 from lra.ops.dropout import Dropout
-from lra.ops.first_weights import draw_linear, normal
 from lra.ops.precision import at_least_float32, full_precision
 
 UNRELEASED = (
     "β begins as N(0, 0.2²), the gains of q and k as 1 + N(0, 0.02²), and projections as PyTorch draws them; in the "
-    "authors' code, and with attention.init=released, β begins as ±1 + N(0, 0.02²), the sign alternating, gains and "
+    "authors' code β begins as ±1 + N(0, 0.02²), the sign alternating, gains and "
     "projections as N(0, 0.02²), and biases as zeros"
 )
 
@@ -42,7 +34,6 @@ class Mega(Mixer):
         averages: n per channel and direction.
         width: z, of queries and keys.
         chunk: positions that attend to each other, or None for all; the average reaches beyond.
-        init: `released` initialises weights as the authors' code (facebookresearch/mega); None as the card says.
     """
 
     card = Card(
@@ -62,15 +53,7 @@ class Mega(Mixer):
     can_be_causal = True
     one_graph = False
 
-    def __init__(
-        self,
-        shape: Shape,
-        *,
-        averages: PositiveInt,
-        width: PositiveInt,
-        chunk: PositiveInt | None,
-        init: Literal["released"] | None,
-    ) -> None:
+    def __init__(self, shape: Shape, *, averages: PositiveInt, width: PositiveInt, chunk: PositiveInt | None) -> None:
         super().__init__(shape)
         self.averages, self.width, self.chunk = averages, width, chunk
         self.directions = 1 if self.causal else 2
@@ -87,19 +70,6 @@ class Mega(Mixer):
         self.by_attention = nn.Linear(dim, dim, bias=False)
         self.bias = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))  # of the distances 1 - reach ... reach - 1
         self.dropout = Dropout(shape.dropout)
-        if init == "released":
-            self.keeps_weights = True
-            self.card = self.card.without(UNRELEASED)
-            self.draw_as_released()
-
-    @torch.no_grad()
-    def draw_as_released(self) -> None:
-        """Initialise as the authors' code: every second average is subtracted, and queries and keys are near zero."""
-        self.expand.normal_(std=0.02)
-        self.expand[..., ::2] += 1
-        self.expand[..., 1::2] -= 1
-        self.scales.normal_(std=0.02)
-        draw_linear(normal(0.02), *self.children())
 
     @property
     def reach(self) -> int:

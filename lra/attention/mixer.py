@@ -2,9 +2,6 @@
 
 One network for all channels; its layer norm and skip are the block's. A text of L < Lmax positions uses the first L
 columns of W1 and rows of W2; padded positions count as zero. O(L D hidden) time.
-
-Source:
-    Tolstikhin et al. 2021.
 """
 
 from pydantic import PositiveInt

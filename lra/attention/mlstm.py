@@ -3,16 +3,10 @@
 C_i = f_i C_{i-1} + g_i k_i v_i^T / sqrt(Dh), n_i = f_i n_{i-1} + g_i k_i / sqrt(Dh) (eq. 19-27), g = exp(x w_g + b) and
 f = sigmoid(x w_f + c); h_i = C_i^T q_i / max(|n_i . q_i|, 1), and sigmoid(x W_o) * norm(h) is the input of the output
 projection. O(L D (C + Dh)) time, C the chunk.
-
-Not included: the block's up-projection, short convolution and learnable skip.
-
-Source:
-    Beck et al. 2024, xLSTM.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from pydantic import PositiveFloat
@@ -20,13 +14,12 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad
 
 from lra.attention import Card, Shape, merge_heads, split_heads
-from lra.ops.first_weights import draw_linear, normal
 from lra.ops.gated_memory import gated_memory
 from lra.ops.recurrent import NORM, Recurrent
 from lra.ops.scan import CHUNK
 
 UNRELEASED = (
-    "weights begin as PyTorch draws them; in the authors' code, and with attention.init=released, those of the gates "
+    "weights begin as PyTorch draws them; in the authors' code those of the gates "
     "begin as zeros, those of q, k, v and o as N(0, 2 / (5 D)), those of the output as N(0, 4 / (layers² D))"
 )
 
@@ -37,8 +30,6 @@ class Mlstm(Recurrent):
     Args:
         forget_min: biases of the heads' forget gates start evenly between forget_min and forget_max; those of the input
             gates are drawn with standard deviation 0.1.
-        forget_max: see forget_min.
-        init: `released` initialises weights as the authors' code (NX-AI/xlstm); None as the card says.
     """
 
     card = Card(
@@ -56,30 +47,11 @@ class Mlstm(Recurrent):
         ),
     )
 
-    def __init__(
-        self,
-        shape: Shape,
-        *,
-        forget_min: float,
-        forget_max: float,
-        init: Literal["released"] | None,
-        norm_eps: PositiveFloat,
-    ) -> None:
+    def __init__(self, shape: Shape, *, forget_min: float, forget_max: float, norm_eps: PositiveFloat) -> None:
         super().__init__(shape, norm_eps=norm_eps)
         self.gates = nn.Linear(shape.dim, 2 * shape.heads, bias=False)
         self.input_bias = nn.Parameter(0.1 * torch.randn(shape.heads))
         self.forget_bias = nn.Parameter(torch.linspace(forget_min, forget_max, shape.heads))
-        if init == "released":
-            self.keeps_weights = True
-            self.card = self.card.without(UNRELEASED)
-            self.draw_as_released()
-
-    def draw_as_released(self) -> None:
-        """Initialise as the authors' code: gates depend on biases alone, output projections shrink with the depth."""
-        dim = self.shape.dim
-        draw_linear(nn.init.zeros_, self.gates)
-        draw_linear(normal((2 / (5 * dim)) ** 0.5), self.query, self.key, self.value, self.gate)
-        draw_linear(normal(2 / self.shape.layers * dim**-0.5), self.out)
 
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         return self.query(x), self.key(x), self.value(x), self.gates(x)

@@ -3,9 +3,6 @@
 Landmarks Q~, K~ are means of m segments of a text's real tokens; each score is multiplied by `scale`. The
 pseudo-inverse is iterated; the convolution is depthwise over positions, one kernel per head. No dropout, as in the
 authors' code. O(L m D + m^3 H) time, O(L (m + D)) memory.
-
-Source:
-    Xiong et al. 2021.
 """
 
 import torch
@@ -28,7 +25,6 @@ class Nystromformer(Attention):
         landmarks: m.
         iterations: of the pseudo-inverse.
         conv_kernel: positions, or None for no convolution.
-        scale: see `scale_of`.
     """
 
     card = Card(

@@ -4,16 +4,10 @@ Queries are keys too: k_j = q_j / |q_j|. In each round h(q) = argmax [qR; -qR], 
 buckets; positions sorted by (bucket, position) are cut into chunks of c, and each attends to its own and the previous
 chunk. Over the set of all keys met in some round, y_i = sum_j softmax(q_i . k_j scale) v_j, where key i counts only if
 there is no other. A key met in several rounds counts once: in each, log(number of rounds) is subtracted from its score.
-`scale` is `none`, 1, since keys have length 1. The authors' code divides keys by their root mean square,
-|q_j| / sqrt(Dh), and scores by sqrt(Dh), which is the same.
 O(rounds L c D) time for attention, O(rounds L n D) for the hashes, n = 2 L / c; O(H rounds L c) memory.
 
-A hash is discontinuous: if rounding changes the bucket of one position, all positions sorted behind it move by a place,
-some into another chunk. Under bf16 the gradient therefore differs from that of fp32 by 3 to 40 %, the more the smaller
-the chunks; with the same hashes by 0.5 %.
-
-Source:
-    Kitaev et al. 2020, section 2 and appendix A.
+A hash is discontinuous: if rounding changes the bucket of one position, all positions sorted behind it move by a place.
+Under bf16 the gradient therefore differs from that of fp32 by 3 to 40 %; with the same hashes by 0.5 %.
 """
 
 import numpy as np

@@ -4,13 +4,8 @@ y_i = sum_j gamma^|i - j| (q_i . k_j / sqrt(Dh)) v_j with gamma = 1 - 2^(-5 - h)
 by angles that grow with the position, and y normalised per head and position; swish(x W_g) * y is the input of the
 output projection. O(L D Dh) time, in chunks with summed states.
 
-The causal form is the paper's, j <= i. The two-sided form is ours: a forward and a backward pass, the diagonal once.
-The norm divides by the root mean square and has no weights, as in the authors' code; the paper writes group norm. Not
-included: values and gate of double width, and the scaling of the weights by their sums, which the norm undoes. There
-is no dropout of weights.
-
-Source:
-    Sun et al. 2023, Retentive Network.
+The two-sided form is ours: a forward and a backward pass, the diagonal once. The norm divides by the root mean square
+and has no weights, as in the authors' code; the paper writes group norm. There is no dropout of weights.
 """
 
 import math
@@ -34,8 +29,6 @@ class Retention(Attention):
     Args:
         gate: use swish(x W_g), which has parameters.
         rotary: rotate q and k.
-        norm_eps: epsilon of the heads' norm.
-        backend: see `lra.ops.backend`.
     """
 
     card = Card(

@@ -2,9 +2,6 @@
 
 R_i rotates pairs of columns by angles that grow with the position i, so that a product depends on the distance alone.
 O(L^2 D) time. The pairs are (m, m + Dh / 2), as is usual now, not (2 m, 2 m + 1): equal up to the order of columns.
-
-Source:
-    Su et al. 2021, RoFormer.
 """
 
 import torch
@@ -20,7 +17,6 @@ class Rotary(Attention):
 
     Args:
         base: pair m at position i is rotated by i / base^(2 m / Dh).
-        scale: see `scale_of`.
     """
 
     card = Card(

@@ -4,15 +4,12 @@ S_i = S_{i-1} (diag(w_i) - k^_i^T (a_i * k^_i)) + v_i^T k_i, y_i = S_i r_i (eq. 
 rate a and gate g from low-rank networks; k^ is k * xi at length 1, and the key becomes k * (1 + (a - 1) alpha). Every
 projection reads a mix of a token and the one before it. The heads are normed, (r . (rho * k)) v is added, and g times
 that is the input of the output projection. O(L D (C + Dh)) time, C the chunk.
-
-Source:
-    Peng et al. 2025, RWKV-7 "Goose".
 """
 
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -21,14 +18,13 @@ from torch.nn.functional import layer_norm, normalize, pad
 
 from lra.attention import Card, Shape, merge_heads, split_heads
 from lra.ops.backend import Backend, Scan
-from lra.ops.first_weights import draw_linear, orthogonal
 from lra.ops.recurrent import Recurrent
 from lra.ops.scan import dplr_delta_rule
 
 LEAST = -math.exp(-0.5)  # lower bound of log decays (section 3.2)
 UNRELEASED = (
     "the shares of the token before begin uniform, the biases of w evenly from −6 to 1, those of a at 0, ξ at 0.85, α "
-    "at 1, ρ at 0, and projections as PyTorch draws them; in the authors' code, and with attention.init=released, "
+    "at 1, ρ at 0, and projections as PyTorch draws them; in the authors' code "
     "shares, biases, ξ and the norm's weights follow the channel and the layer, α = 1.02, ρ = −0.04, projections to r, "
     "k and v and the second of each low-rank net are orthogonal, and the first ones and the output projection are 0"
 )
@@ -41,9 +37,6 @@ class Rwkv7(Recurrent):
         decay_rank: of the low-rank network of w.
         rate_rank: of that of a.
         gate_rank: of that of g.
-        init: `released` initialises weights as the authors' code (BlinkDL/RWKV-LM, RWKV-v7/train_temp); None as the
-            card says.
-        backend: see `lra.ops.backend`.
     """
 
     card = Card(
@@ -58,7 +51,6 @@ class Rwkv7(Recurrent):
             UNRELEASED,
         ),
     )
-
     one_graph = False
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "decay": ("decay_bias",),
@@ -73,7 +65,6 @@ class Rwkv7(Recurrent):
         decay_rank: PositiveInt,
         rate_rank: PositiveInt,
         gate_rank: PositiveInt,
-        init: Literal["released"] | None,
         norm_eps: PositiveFloat,
         backend: Backend | None,
     ) -> None:
@@ -91,33 +82,6 @@ class Rwkv7(Recurrent):
         self.replacement = nn.Parameter(torch.ones(width))  # alpha
         self.bonus = nn.Parameter(torch.zeros(width))  # rho
         self.norm_weight, self.norm_bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
-        if init == "released":
-            self.keeps_weights = True
-            self.card = self.card.without(UNRELEASED)
-            self.draw_as_released()
-
-    @torch.no_grad()
-    def draw_as_released(self) -> None:
-        """Initialise as the authors' code, by formulas of the indices of channel and layer."""
-        dim, width, layer, layers = self.shape.dim, self.shape.qkv_dim, self.shape.layer, self.shape.layers
-        place, in_head = torch.linspace(0, 1, width), torch.linspace(-1, 1, self.shape.head_dim)
-        in_head = (in_head * in_head.abs()).repeat(self.shape.heads)
-        depth = layer / max(1, layers - 1)
-        exponents = torch.tensor([0.2, 0.9, 0.7, 0.7, 0.9, 0.2]) * (1 - layer / layers)
-        self.shares.copy_(1 - (torch.arange(dim) / dim) ** exponents.unsqueeze(-1))
-        self.decay_bias.copy_(-5.5 + 6 * place ** (1 + depth**0.3) + 2.5 * in_head)
-        self.rate_bias.copy_(-0.19 + 0.3 * in_head + 0.4 * (place - 0.5))
-        self.removal.copy_(0.71 - 0.1 * (place - 0.5))
-        self.replacement.fill_(1.02)
-        self.bonus.fill_(-0.04)
-        self.norm_weight.fill_(((layer + 1) / layers) ** 0.7)
-        for net in (self.decay, self.rate, self.reveal):
-            first, last = net[0], net[-1]
-            draw_linear(nn.init.zeros_, first)
-            draw_linear(orthogonal(0.1 * max(1, last.in_features / last.out_features) ** 0.5), last)
-        draw_linear(orthogonal(1), self.query, self.value)
-        draw_linear(orthogonal(0.1), self.key)
-        draw_linear(nn.init.zeros_, self.out)
 
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         return (x,)

@@ -6,13 +6,6 @@ mode decays. Without causality a second kernel with the same modes and its own C
 the first.
 
 GELU and the output projection follow. Time O(L D (N + log L)), memory O(L D).
-
-Unlike in the authors' code (state-spaces/s4): a GLU on the output only by `output`, since the block's feed-forward
-network follows; dropout of whole channels only by `model.dropout_over`; a learning rate and weight decay of their own
-for A, B and dt only by `train.groups`; dt is an exponential, not a softplus.
-
-Source:
-    Gu et al. 2022, On the Parameterization and Initialization of Diagonal State Space Models.
 """
 
 import math
@@ -27,8 +20,8 @@ from lra.attention import Card, Mixer, Shape, without_padding
 from lra.core.errors import UserError
 from lra.ops.convolution import convolve_both, convolve_few, convolve_modes, mode_kernel
 from lra.ops.dropout import Dropout
-from lra.ops.first_weights import check_ends
 from lra.ops.precision import at_least_float32, full_precision
+from lra.ops.recurrent import log_uniform
 
 
 class S4D(Mixer):
@@ -38,7 +31,6 @@ class S4D(Mixer):
         state: N, even.
         init: imaginary parts of A, pi n (`lin`) or N/pi (N / (2n + 1) - 1) (`inv`); the real ones are -1/2.
         dt_min: steps start log-uniform between dt_min and dt_max.
-        dt_max: see dt_min.
         b: initial values of a trained B, `ones` or `normal`; None for a fixed B of one.
         copies: of A and B, each for as many adjacent channels; None for one per channel.
         output: `glu` projects to twice the width, half of which gates the other; None projects to the width.
@@ -54,6 +46,7 @@ class S4D(Mixer):
             "a GLU on the output only where attention.output says so",
             "dropout falls on whole channels only where model.dropout_over says so",
             "A, B and Δ have a learning rate and a decay of their own only where train.groups gives them one",
+            "Δ is an exponential, not a softplus",
         ),
     )
     can_be_causal = True
@@ -83,15 +76,13 @@ class S4D(Mixer):
             raise UserError(f"attention.copies={copies} does not divide model.dim={shape.dim}")
         if state % 2:
             raise UserError(f"attention.state={state}: expected an even number, as modes come in conjugate pairs")
-        check_ends("dt", dt_min, dt_max)
         self.state = state
         self.directions = 1 if self.causal else 2
         dim, modes = shape.dim, state // 2
-        low, high = math.log(dt_min), math.log(dt_max)
         frequency = (math.pi if init == "lin" else 1) * torch.arange(modes, dtype=torch.get_default_dtype())
         if init == "inv":
             frequency = state / math.pi * (state / (2 * frequency + 1) - 1)
-        self.log_dt = nn.Parameter(low + (high - low) * torch.rand(dim))
+        self.log_dt = nn.Parameter(log_uniform("dt", dt_min, dt_max, dim))
         self.log_decay = nn.Parameter(torch.full((self.copies, modes), math.log(0.5)))  # of -Re A
         self.frequency = nn.Parameter(frequency.repeat(self.copies, 1))  # Im A
         self.c = nn.Parameter(torch.randn(self.directions, dim, modes, 2) * 0.5**0.5)

@@ -4,13 +4,9 @@ h_i = exp(dt A) h_{i-1} + (exp(dt A) - 1) / A B x_i, y_i = 2 Re C h_i + skip x_i
 step dt per mode. A starts as the eigenvalues of `blocks` HiPPO-N matrices on a diagonal; modes come in conjugate pairs,
 one of which is kept. O(L D N) time. Without causality the same states also run backward, with a C of their own, as in
 the authors' code. Re A = -exp(.) < 0, so that every mode decays.
-
-Source:
-    Smith, Warrington, Linderman 2023.
 """
 
-import math
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,12 +15,11 @@ from torch import Tensor, nn
 
 from lra.attention import Card, Shape
 from lra.core.errors import UserError
-from lra.ops.first_weights import check_ends, draw_truncated
-from lra.ops.recurrent import SHELL, StateSpace
+from lra.ops.recurrent import SHELL, StateSpace, log_uniform
 
 UNRELEASED = (
-    "B begins as V⁻¹ N(0, 1 / D), and C as N(0, 1 / P) V, real before V; in the authors' code, and with "
-    "attention.init, the variance of B is 1 / P, and C is complex, of a variance that differs from task to task"
+    "B begins as V⁻¹ N(0, 1 / D), and C as N(0, 1 / P) V, real before V; in the authors' code the "
+    "variance of B is 1 / P, and C is complex, of a variance that differs from task to task"
 )
 
 
@@ -35,11 +30,6 @@ class S5(StateSpace):
         state: real size P of the state, for P / 2 modes.
         blocks: HiPPO-N matrices on the diagonal.
         dt_min: steps start log-uniform between dt_min and dt_max.
-        dt_max: see dt_min.
-        init: of B and C before they are transformed to modes, by the names of the authors' --C_init; None as the card
-            says. B is truncated normal of variance 1 / P, and C complex, with each part truncated normal of variance 1
-            / P (`trunc_standard_normal`) or 1 / (P D) (`lecun_normal`), or normal of variance 1/2 and not transformed
-            (`complex_normal`).
     """
 
     card = Card(
@@ -50,53 +40,26 @@ class S5(StateSpace):
         oracle="the recurrence in float64; s5-pytorch 0.2.1",
         deviations=(*SHELL, "Re A is minus an exponential, not cut off at −10⁻⁴", UNRELEASED),
     )
-
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "step": ("log_dt",),
         "state": ("log_decay", "frequency", "b"),
     }
 
     def __init__(
-        self,
-        shape: Shape,
-        *,
-        state: PositiveInt,
-        blocks: PositiveInt,
-        dt_min: PositiveFloat,
-        dt_max: PositiveFloat,
-        init: Literal["trunc_standard_normal", "lecun_normal", "complex_normal"] | None,
+        self, shape: Shape, *, state: PositiveInt, blocks: PositiveInt, dt_min: PositiveFloat, dt_max: PositiveFloat
     ) -> None:
         if state % (2 * blocks):
             raise UserError(f"attention.state={state}: expected a multiple of 2 attention.blocks={2 * blocks}")
-        check_ends("dt", dt_min, dt_max)
         super().__init__(shape, state // 2)
         eigenvalues, vectors = hippo_n(state // blocks)
         a, to_modes = torch.tensor(eigenvalues).repeat(blocks), torch.tensor(vectors, dtype=torch.complex64)
         self.log_decay = nn.Parameter((-a.real).log().float())  # of -Re A
         self.frequency = nn.Parameter(a.imag.float())
-        low, high = math.log(dt_min), math.log(dt_max)
-        self.log_dt = nn.Parameter(low + (high - low) * torch.rand(self.modes))
-        b, c = self.real_maps(blocks) if init is None else self.released_maps(blocks, init)
+        self.log_dt = nn.Parameter(log_uniform("dt", dt_min, dt_max, self.modes))
+        b = torch.randn(blocks, state // blocks, shape.dim) * shape.dim**-0.5
+        c = torch.randn(shape.dim, self.directions, blocks, state // blocks) * state**-0.5
         self.b = nn.Parameter(torch.view_as_real((to_modes.mH @ b.to(to_modes.dtype)).flatten(0, 1).resolve_conj()))
         self.c = nn.Parameter(torch.view_as_real((c.to(to_modes.dtype) @ to_modes).flatten(1)))
-        if init is not None:
-            self.card = self.card.without(UNRELEASED)
-        if init == "complex_normal":
-            self.c = nn.Parameter(torch.randn_like(self.c) * 0.5**0.5)
-
-    def real_maps(self, blocks: int) -> tuple[Tensor, Tensor]:
-        """B [blocks, P / blocks, D] and C [D, directions, blocks, P / blocks] of the real state."""
-        dim, state = self.shape.dim, 2 * self.modes
-        b = torch.randn(blocks, state // blocks, dim) * dim**-0.5
-        return b, torch.randn(dim, self.directions, blocks, state // blocks) * state**-0.5
-
-    def released_maps(self, blocks: int, init: str) -> tuple[Tensor, Tensor]:
-        """`real_maps` as in the authors' code."""
-        b, c = self.real_maps(blocks)
-        state = 2 * self.modes
-        inputs = state * self.shape.dim if init == "lecun_normal" else state
-        parts = (draw_truncated(torch.empty_like(c), inputs**-0.5) for _ in range(2))
-        return draw_truncated(b, state**-0.5), torch.complex(*parts)
 
     def system(self) -> tuple[Tensor, Tensor, Tensor]:
         a = torch.complex(-self.log_decay.exp(), self.frequency)

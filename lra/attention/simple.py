@@ -98,12 +98,12 @@ class Simple(Attention):
         return self._drop_output(q @ state)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
-        few = len(q) == len(packed.lengths)
+        few = len(q) == len(packed.mask)
         q, k, v = map(packed.by_chunk, (q, k, v))
         partial = without_padding(k, packed.chunk_mask).mT @ v  # [C, H, Dh, Dh]
         with full_precision(q.device):
             state = packed.sum_chunks(partial)
-            state = state * self._factor(packed.longest, packed.mask, state.dtype)
+            state = state * self._factor(packed.mask.shape[1], packed.mask, state.dtype)
             if self.drop_state:
                 state = self._dropped(state)
             state = state.to(q.dtype) if few else packed.of_chunks(state, q.dtype)

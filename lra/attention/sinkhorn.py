@@ -4,9 +4,6 @@ Of N = L / b blocks of b tokens, s_n sums the keys of block n (of real tokens), 
 P = Sinkhorn(exp((R + noise) / tau)). With k~_n = sum_m P_nm k_m, and the same for v, a query of block n attends to its
 own block and to the sorted one: softmax(q_n [k_n; k~_n]^T scale) [v_n; v~_n].
 O(L b D + L N D) time, O(H (L b + N^2)) memory; the sum over keys is the paper's over x, projected.
-
-Source:
-    Tay et al. 2020, section 3.
 """
 
 from dataclasses import replace

@@ -5,9 +5,6 @@ With stride s and c summary columns, position i reads j where
   strided:  |i - j| < s, or (i - j) % s == 0.
 The paper is causal and adds j <= i; the two-sided form here only drops that condition. A query reads s + c L / s or
 2 s + L / s keys, so time is O(L sqrt(L) D) for s near sqrt(L), but O(L^2 D) for a fixed s.
-
-Source:
-    Child et al. 2019, section 4.
 """
 
 from typing import Literal
@@ -55,10 +52,7 @@ class Sparse(PatternAttention):
         super().__init__(shape, scale=scale, keys=keys + " or min(i, j) = 0" * cls_global)
         self.fixed = pattern == "fixed"
         if self.fixed and summary > stride:
-            raise UserError(
-                f"attention.summary={summary}: expected at most attention.stride={stride}, the length of a block; "
-                "lower the first or raise the second"
-            )
+            raise UserError(f"attention.summary={summary}: expected at most attention.stride={stride}")
         self.stride = stride
         self.summary = summary
         self.cls_global = cls_global
@@ -72,7 +66,7 @@ class Sparse(PatternAttention):
             elsewhere = Columns(columns=columns, rule=self._other_block)
             return [Blocks(table=band(places, 0, self.causal)), elsewhere]
         near = Blocks(table=band(places, self.stride, self.causal), rule=self._near)
-        return [near, Strides(rule=self._far)]
+        return [near, Strides(rule=lambda i, j: ~self._near(i, j))]
 
     def reads(self, i: Tensor, j: Tensor) -> Tensor:
         if self.fixed:
@@ -87,6 +81,3 @@ class Sparse(PatternAttention):
 
     def _near(self, i: Tensor, j: Tensor) -> Tensor:
         return (i - j).abs() < self.stride
-
-    def _far(self, i: Tensor, j: Tensor) -> Tensor:
-        return ~self._near(i, j)

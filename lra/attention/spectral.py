@@ -1,12 +1,10 @@
 """Linear attention with learned random-feature kernels: GMM, FastFood and Generative, each as RKS and as PRF.
 
-A spectrum gives the frequencies Omega as a learned function of drawn noise; `lra.ops.kernel_attention` has the two
-feature maps, random kitchen sinks (RKS) and positive random features (PRF), and the FastFood and Generative spectra.
+A spectrum gives the frequencies Omega as a learned function of drawn noise; `lra.ops.kernel_attention` has the feature
+maps, random kitchen sinks (RKS) and positive random features (PRF), and the FastFood and Generative spectra.
 O(L D M) time for M features: 4 m + 1 (GMM-RKS), 2 m + 1 (other RKS) or m (PRF), where FastFood has m = Dh, or the next
-power of two.
-
-Source:
-    Chowdhury et al. 2022, On Learning the Transformer Kernel.
+power of two. Options of all: m (samples), the constant s of RKS (smoothing), the training steps that a draw serves
+(redraw_every), and eps, which is added to the denominator.
 """
 
 from typing import Annotated, Literal
@@ -18,27 +16,26 @@ from torch import Tensor, nn
 from lra.attention import Card, Shape
 from lra.ops.kernel_attention import FastFood, Generator, Prf, Rks, Spectrum
 
-PAPER = "Chowdhury et al. 2022, On Learning the Transformer Kernel"
-CLOSED_FORM = "the closed-form kernel over many draws; the explicit L x L weights"
 RKS = "φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = [[cos, sin]({angles}) / √{{samples}}, {{smoothing:g}}], x' = x / Dh^¼"
 PRF = "φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp({angles} − |x'|²), x' = x / Dh^¼"
+CLOSED_FORM = "the closed-form kernel over many draws; the explicit L x L weights"
+FASTFOOD = "rows N(0, I) over many draws; the explicit product of matrices"
+Samples = Annotated[int, Field(ge=2)]
+
+
+def spectral_card(formula: str, angles: str, oracle: str, time: str = "L D M, M features") -> Card:
+    """Return the card of a class, given RKS or PRF."""
+    paper = "Chowdhury et al. 2022, On Learning the Transformer Kernel"
+    return Card(paper=paper, formula=formula.format(angles=angles), time=time, linear=True, oracle=oracle)
 
 
 class GmmRks(Rks):
     """RKS with frequencies Sigma^T w +- mu, w ~ N(0, I): a learned Gaussian per head and its mirror image.
 
     E k(x, y) = 2 exp(-|Sigma d|^2 / 2) cos(mu . d) + s^2 with d = x' - y', in the released code's normalisation.
-
-    Args:
-        samples: m.
-        smoothing: s.
-        redraw_every: training steps per draw.
-        eps: added to the denominator.
     """
 
-    card = Card(
-        paper=PAPER, formula=RKS.format(angles="x'(Σᵀw ± μ)"), time="L D M, M features", linear=True, oracle=CLOSED_FORM
-    )
+    card = spectral_card(RKS, "x'(Σᵀw ± μ)", CLOSED_FORM)
 
     def __init__(
         self,
@@ -58,17 +55,9 @@ class GmmPrf(Prf):
 
     With t = x' + y', E k(x, y) = exp(mu . t + |exp(sigma / 2) t|^2 / 2 - |x'|^2 - |y'|^2), which is
     exp(-|x' - y'|^2 / 2) for mu = sigma = 0.
-
-    Args:
-        samples: m.
-        redraw_every: training steps per draw.
-        eps: added to the denominator.
     """
 
-    card = Card(
-        paper=PAPER, formula=PRF.format(angles="x'(e^½σ w + μ)"), time="L D M, M features", linear=True,
-        oracle=CLOSED_FORM,
-    )  # fmt: skip
+    card = spectral_card(PRF, "x'(e^½σ w + μ)", CLOSED_FORM)
 
     def __init__(self, shape: Shape, *, samples: PositiveInt, redraw_every: PositiveInt, eps: PositiveFloat) -> None:
         spectrum = Gaussian(shape.heads, shape.head_dim, samples)
@@ -80,15 +69,9 @@ class FastfoodRks(Rks):
 
     Args:
         init: of S, G and B, see `FastFood`.
-        smoothing: the constant s.
-        redraw_every: training steps per draw of P.
-        eps: added to the denominator.
     """
 
-    card = Card(
-        paper=PAPER, formula=RKS.format(angles="SHGPHB x' / √{size}"), time="L D Dh", linear=True,
-        oracle="the closed-form kernel over many draws; the explicit product of matrices",
-    )  # fmt: skip
+    card = spectral_card(RKS, "SHGPHB x' / √{size}", FASTFOOD, time="L D Dh")
 
     def __init__(
         self,
@@ -109,14 +92,9 @@ class FastfoodPrf(Prf):
 
     Args:
         init: of S, G and B, see `FastFood`.
-        redraw_every: training steps per draw of P.
-        eps: added to the denominator.
     """
 
-    card = Card(
-        paper=PAPER, formula=PRF.format(angles="SHGPHB x' / √{size}"), time="L D Dh", linear=True,
-        oracle="the closed-form kernel over many draws; the explicit product of matrices",
-    )  # fmt: skip
+    card = spectral_card(PRF, "SHGPHB x' / √{size}", FASTFOOD, time="L D Dh")
 
     def __init__(
         self, shape: Shape, *, init: Literal["classic", "released"], redraw_every: PositiveInt, eps: PositiveFloat
@@ -128,24 +106,17 @@ class GenerativeRks(Rks):
     """RKS with frequencies G(noise), noise ~ N(0, I), of a small network G, shared by the heads; |omega_i| < 1.
 
     Args:
-        samples: m.
         noise_width: input width of G in units of Dh.
         hidden_widths: hidden widths of G in units of Dh.
-        smoothing: the constant s.
-        redraw_every: training steps per draw.
-        eps: added to the denominator.
     """
 
-    card = Card(
-        paper=PAPER, formula=RKS.format(angles="x' G(noise)"), time="L D M, M features", linear=True,
-        oracle="the explicit L x L weights; G layer by layer",
-    )  # fmt: skip
+    card = spectral_card(RKS, "x' G(noise)", "the explicit L x L weights; G layer by layer")
 
     def __init__(
         self,
         shape: Shape,
         *,
-        samples: Annotated[int, Field(ge=2)],
+        samples: Samples,
         noise_width: PositiveFloat,
         hidden_widths: list[PositiveFloat],
         smoothing: NonNegativeFloat,
@@ -159,16 +130,13 @@ class GenerativeRks(Rks):
 class GenerativePrf(Prf):
     """PRF with the frequencies of `GenerativeRks`; see there for the arguments."""
 
-    card = Card(
-        paper=PAPER, formula=PRF.format(angles="x' G(noise)"), time="L D M, M features", linear=True,
-        oracle="the explicit L x L weights; G layer by layer",
-    )  # fmt: skip
+    card = spectral_card(PRF, "x' G(noise)", "the explicit L x L weights; G layer by layer")
 
     def __init__(
         self,
         shape: Shape,
         *,
-        samples: Annotated[int, Field(ge=2)],
+        samples: Samples,
         noise_width: PositiveFloat,
         hidden_widths: list[PositiveFloat],
         redraw_every: PositiveInt,

@@ -6,9 +6,6 @@ dense        S_h,i = W2 relu(W1,h x_i), W2 [Lmax, Dh] for all heads
 
 With the dot product, S + Q K^T scale (the paper's mixture). Tables are cut to L positions; padded keys are masked.
 O(L^2 D) time, O(L^2 H) memory in training.
-
-Source:
-    Tay et al. 2021, section 3.
 """
 
 from dataclasses import replace
@@ -84,7 +81,10 @@ class Synthesizer(Mixer):
 
     def _weigh_factors(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Compute scores as one product of concatenated factors, for fused kernels; q, k and v get one width."""
-        q, k = self._tables(x) if self.kind == "factorized" else self._dense(x)
+        if self.kind == "factorized":
+            q, k = (table[:, : x.shape[1]].expand(len(x), -1, -1, -1) for table in (self.rows, self.columns))
+        else:
+            q, k = self._dense(x)
         if self.dot_product:
             query, key = self._query_key(x)
             q, k = torch.cat([q, query], dim=-1), torch.cat([k, key], dim=-1)
@@ -100,11 +100,6 @@ class Synthesizer(Mixer):
         if mask is not None:
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         return self.dropout(scores.softmax(dim=-1).expand(len(x), -1, -1, -1)) @ v
-
-    def _tables(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """A and B [B, H, L, k]."""
-        rows, columns = (table[:, : x.shape[1]].expand(len(x), -1, -1, -1) for table in (self.rows, self.columns))
-        return rows, columns
 
     def _dense(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """relu(W1 x) and W2 [B, H, L, Dh]; the bias of W2 is a further column against ones."""

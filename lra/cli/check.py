@@ -58,13 +58,13 @@ def examine(
 ) -> "list[Finding]":
     """Check the laws and return the findings; `tell` receives each line to print."""
     import lra.laws as laws
-    from lra.laws.trial import shape_of
+    from lra.laws.trial import Trial, shape_of
 
     shape = shape_of(settings.model, max(settings.lengths))
-    trial = laws.trial_of(make, shape, lengths=tuple(sorted(settings.lengths)))
+    trial = Trial(make, shape, lengths=tuple(sorted(settings.lengths)))
     with configure.blamed("attention", settings.packages):
-        mixer = trial.build()
-    tell(f"{name}: {trial.kind.__name__}, in documents of {shape.dim} numbers a position, {shape.heads} heads")
+        mixer = make(shape)
+    tell(f"{name}: {type(mixer).__name__}, in documents of {shape.dim} numbers a position, {shape.heads} heads")
     findings = []
     for finding in laws.findings(trial):
         tell("\n".join(_lines(finding)))
@@ -85,7 +85,7 @@ def _lines(finding: "Finding") -> list[str]:
     if finding.verdict == "broken":
         lines.append(f"{'':17}{finding.case}: {finding.evidence}" if finding.case else f"{'':17}{finding.evidence}")
     if finding.hint:
-        lines.append(f"{'':17}{'hint' if finding.verdict == 'broken' else 'note'}: {finding.hint}")
+        lines.append(f"{'':17}hint: {finding.hint}")
     return lines
 
 

@@ -35,8 +35,10 @@ NO_OPTION = "Config group override must be a string"  # Hydra's ValueError for t
 NO_LIST = "Invalid defaults list in"  # likewise
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 _SPECTRAL = ("gmm_rks", "gmm_prf", "fastfood_rks", "fastfood_prf", "generative_rks", "generative_prf")
+REMOVED = ("init",)  # options that records have as null, of classes that have them no longer
 MOVED = {  # modules by their former names, which kept records have in `_target_`
     "lra.attention.cosformer": "lra.attention.linear",
+    "lra.init.checkpoint": "lra.init",
     **{f"lra.attention.{name}": "lra.attention.spectral" for name in _SPECTRAL},
 }
 
@@ -176,7 +178,8 @@ def build(
     if not callable(target) or (kind is not None and isclass(target) and not issubclass(target, kind)):
         wanted = "a function or a class" if kind is None else f"a subclass of {kind.__module__}.{kind.__name__}"
         raise UserError(f"{name}: expected {wanted}")
-    chosen = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
+    removed = [key for key in REMOVED if node.get(key, "") is None]
+    chosen = {key: value for key, value in node.items() if key not in ("_target_", "_partial_", *removed)}
     check(target, chosen, f"{where}.", supplied)
     return partial(target, **chosen)
 

@@ -1,4 +1,4 @@
-"""First weights of a run from a file: base class, and matching by name."""
+"""First weights of a run from a file: those of another run, and the base class, which matches them by name."""
 
 import re
 from abc import ABC, abstractmethod
@@ -13,6 +13,7 @@ from lra.core.files import sha256
 from lra.core.paths import expanded
 from lra.model.architecture import Group, belongs
 from lra.records import record
+from lra.records.names import WEIGHTS
 
 if TYPE_CHECKING:  # the identity of a finished run needs no torch
     from torch import Tensor
@@ -65,15 +66,18 @@ class Start(ABC):
                 nothing fits.
         """
         stored, wanted = self.tensors(model, task), model.state_dict()
-        left = {name: reason for name, value in wanted.items() if (reason := self._why_not(name, value, stored))}
-        taken = {name: stored[name] for name in wanted if name not in left}
-        for name, reason in left.items():
+        frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+        taken, left = {}, {}
+        for name, value in wanted.items():
+            reason = self._why_not(name, value, stored)
+            if reason is None:
+                taken[name] = stored[name]
+                continue
+            left[name] = reason
             if self.take is not None and reason != NOT_WANTED:
                 raise UserError(f"init.take=[{','.join(self.take)}]: {self.path}: {name}: {reason}")
-        frozen = (name for name, parameter in model.named_parameters() if not parameter.requires_grad)
-        for name in frozen:
-            if name in left:
-                raise UserError(f"train.freeze: {name} would keep its random values: {self.path}: {left[name]}")
+            if name in frozen:
+                raise UserError(f"train.freeze: {name} would keep its random values: {self.path}: {reason}")
         if not taken:
             raise UserError(f"init: {self.path} has no weight that fits the model, by name and shape")
         model.load_state_dict(taken, strict=False)
@@ -94,27 +98,25 @@ class Start(ABC):
         return None if there == here else f"shape {there} there, {here} here"
 
 
-def read(path: Path) -> "dict[str, Tensor]":
-    """Return the tensors of a safetensors file.
+class Checkpoint(Start):
+    """Weights of a run; models share those with equal names and shapes."""
 
-    Raises:
-        UserError: it is damaged, or holds a number that is not finite.
-    """
+    file = WEIGHTS
+    hint = "train that run with checkpoint.keep=true"
+
+    def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
+        return read_of_run(self.path)
+
+
+def read(path: Path) -> "dict[str, Tensor]":
+    """Return the tensors of a safetensors file. Raises UserError if it is damaged."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        tensors = load_file(path)
+        return load_file(path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: not a readable safetensors file: {error}") from None
-    for name, value in tensors.items():
-        wrong = int((~value.isfinite()).sum())
-        if wrong:
-            raise UserError(
-                f"{path}: {name}: expected finite numbers, but {wrong} of {value.numel()} are NaN or infinite; "
-                "use the weights of another run"
-            )
-    return tensors
 
 
 def read_of_run(path: Path) -> "dict[str, Tensor]":
@@ -125,8 +127,8 @@ def read_of_run(path: Path) -> "dict[str, Tensor]":
     """
     beside = path.with_name(record.NAME)
     if beside.exists():
-        files = record.read(beside).get("files")
-        expected, digest = files.get(path.name) if isinstance(files, dict) else None, sha256(path)
+        files, digest = record.read(beside).get("files"), sha256(path)
+        expected = files.get(path.name) if isinstance(files, dict) else None
         if expected != digest:
             raise UserError(
                 f"{path}: its SHA-256 is {digest}, but {beside} names {expected}: these are not the weights of that "

@@ -29,11 +29,10 @@ CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.jso
 HUB = "hub:"
 REPOSITORY = re.compile(r"hub:([\w.-]+/)?\w[\w.-]*")
 TABLES = ("word", "position", "token_type")
-FORMER_ENDS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # TensorFlow's names
 BLOCKS = {  # settings of BERT, independent of its sizes
     "norm": "post", "norm_over": None, "final_norm": False, "bias": True, "attention_bias": True,
     "positions": "learned", "cls_position": True, "embedding_norm": True,
-    "feed_forward_activation": "gelu", "feed_forward_output_gelu": False,
+    "feed_forward_activation": "gelu", "feed_forward_output_gelu": False, "feed_forward_dim": None,
 }  # fmt: skip
 LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
 PARTS = {
@@ -56,8 +55,6 @@ class Bert(Start):
             model on the Hugging Face hub.
         take: see `Start`.
 
-    Raises:
-        UserError: widths, heads or norms differ, or the task's tokens are of another vocabulary.
     """
 
     file = "model.safetensors"
@@ -102,8 +99,6 @@ class Bert(Start):
         for key, theirs in BLOCKS.items():
             if (ours := getattr(model.architecture, key)) != theirs:
                 raise UserError(f"init=bert: model.{key}={ours}, but BERT has {theirs}")
-        if model.architecture.feed_forward_dim == 0:
-            raise UserError("init=bert: model.feed_forward_dim=0, but every layer of BERT has a feed-forward net")
         config = self._json(CONFIG)
         block = model.blocks[0]
         here = {
@@ -144,11 +139,9 @@ class Bert(Start):
 
 
 def _current(name: str) -> str:
-    """Name of a tensor without the prefix of the model, with the suffix of current transformers."""
-    name = name.removeprefix("bert.")
-    for former, end in FORMER_ENDS.items():
-        name = name.replace(former, end)
-    return name
+    """Name of a tensor without the prefix of the model, with the suffixes of current transformers."""
+    name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
+    return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _from_hub(repository: str, weights: str) -> Path:

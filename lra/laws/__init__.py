@@ -14,11 +14,9 @@ import torch
 from lra.config.configure import FULL_ERROR, first_line
 from lra.core.console import plural, say
 from lra.core.errors import UserError
-from lra.laws.gradients import differences, graph
-from lra.laws.independence import causality, cuts, length, noise, order, padding, rows, state
-from lra.laws.outputs import device, dtype, empty, finite, loaded, registered, shape, start, unchanged
+from lra.laws import checks
 from lra.laws.trial import Broken, Trial, trained, values, where
-from lra.ops.mixer import Mixer, Shape
+from lra.ops.mixer import Mixer
 
 POSITIONS = 13
 
@@ -30,46 +28,43 @@ class Law:
     Args:
         name: for `lra-check`.
         says: the law as a clause.
-        check: returns True if the law applies, and raises Broken.
+        check: raises Broken.
         quick: also checked before runs.
         first: no law after it is checked if it is broken.
-        unless: not checked if this law, of the same cause, is broken.
     """
 
     name: str
     says: str
-    check: Callable[[Trial], bool]
+    check: Callable[[Trial], None]
     quick: bool = True
     first: bool = False
-    unless: str = ""
 
 
 LAWS = (
-    Law("start", "weights are finite numbers when the mixer is made", start, first=True),
-    Law("weights", "all tensors that a mixer keeps are registered, as weights or buffers", registered),
-    Law("shape", "outputs have the shape of the input", shape, first=True),
-    Law("dtype", "outputs have the type of the input, or that of autocast", dtype),
-    Law("device", "tensors are made on the device of the input", device, quick=False),
-    Law("finite", "outputs are finite", finite),
-    Law("empty", "outputs are finite where all is padding", empty, quick=False),
-    Law("input", "the input is not changed", unchanged, first=True),
-    Law("state", "no call leaves a trace in the next", state, first=True),
-    Law("noise", "all noise comes from lra.ops.dropout, and none in evaluation", noise, first=True),
-    Law("rows", "an output depends on its own document alone", rows),
-    Law("cuts", "a cut of a training batch changes nothing, noise included", cuts, unless="rows"),
-    Law("padding", "an output does not depend on the numbers in padding", padding),
-    Law("length", "an output does not depend on how much padding there is", length, unless="padding"),
-    Law("causality", "in the causal form an output depends on no later position", causality),
-    Law("order", "it commutes with permutations, where it says so", order, quick=False),
-    Law("graph", "gradients reach the input and every weight that is used", graph),
-    Law("gradient", "gradients are those of finite differences", differences, quick=False, unless="graph"),
-    Law("loading", "saved weights give the same outputs in another mixer", loaded, quick=False),
+    Law("weights", "all tensors that a mixer keeps are registered, as weights or buffers", checks.registered),
+    Law("shape", "outputs have the shape and the type of the input, or the type of autocast", checks.shape, first=True),
+    Law("device", "tensors are made on the device of the input", checks.device, quick=False),
+    Law("finite", "outputs are finite, also where all is padding", checks.finite, first=True),
+    Law("input", "the input is not changed", checks.unchanged, first=True),
+    Law("state", "no call leaves a trace in the next", checks.state, first=True),
+    Law("noise", "all noise comes from lra.ops.dropout, and none in evaluation", checks.noise, first=True),
+    Law("rows", "an output depends on its own document alone", checks.rows, first=True),
+    Law("cuts", "a cut of a training batch changes nothing, noise included", checks.cuts),
+    Law("padding", "an output does not depend on padding", checks.padding),
+    Law("causality", "in the causal form an output depends on no later position", checks.causality),
+    Law("order", "it commutes with permutations, where it says so", checks.order, quick=False),
+    Law("graph", "gradients reach the input and every weight that is used", checks.graph, first=True),
+    Law("gradient", "gradients are those of finite differences", checks.differences, quick=False),
+    Law("loading", "saved weights give the same outputs in another mixer", checks.loaded, quick=False),
 )
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict on a law; for a broken one the smallest inputs, the evidence and a hint."""
+    """The verdict on a law; for a broken one the smallest inputs, the evidence and a hint.
+
+    A law is silent if it does not apply to the mixer or to the inputs.
+    """
 
     law: Law
     verdict: Literal["kept", "broken", "silent"]
@@ -87,29 +82,31 @@ class Finding:
 def findings(trial: Trial, laws: tuple[Law, ...] = LAWS) -> Iterator[Finding]:
     """Yield the verdict on each law up to the first that stops the others.
 
-    Nothing is drawn from global generators, and no mixer of the caller is changed.
+    Torch's global generator is left as it was, and no mixer of the caller is changed.
     """
-    broken = set()
     for law in laws:
+        trial.case = ""
         with torch.random.fork_rng(devices=[]):
-            finding = Finding(law, "silent") if law.unless in broken else _tried(law, trial)
+            finding = _checked(law, trial)
         yield finding
         if finding.last:
             return
-        broken |= {law.name} if finding.verdict == "broken" else set()
 
 
-def _tried(law: Law, trial: Trial) -> Finding:
-    trial.case = trial.note = ""
+def _checked(law: Law, trial: Trial) -> Finding:
     try:
-        return Finding(law, "kept" if law.check(trial) else "silent", hint=trial.note)
+        law.check(trial)
     except Broken as broken:
         return Finding(law, "broken", trial.case, str(broken), broken.hint)
     except UserError as error:
         return Finding(law, "broken", trial.case, str(error))
     except Exception as error:
-        evidence = f"{type(error).__name__}: {first_line(error)}{where(error)}"
-        return Finding(law, "broken", trial.case, evidence, crashed=True)
+        return Finding(law, "broken", trial.case, _one_line(error), crashed=True)
+    return Finding(law, "kept" if trial.case else "silent")
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}{where(error)}"
 
 
 def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
@@ -129,10 +126,11 @@ def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
         return []
     name, kept = type(mixer).__name__, []
     laws = tuple(law for law in LAWS if law.quick)
-    trial = Trial(lambda: copy.deepcopy(mixer), lengths=(min(POSITIONS, mixer.shape.max_positions),), masked=masked)
+    length = min(POSITIONS, mixer.shape.max_positions)
+    trial = Trial(lambda shape: copy.deepcopy(mixer), mixer.shape, lengths=(length,), masked=masked)
     for number, finding in enumerate(findings(trial, laws), start=1):
         if finding.crashed:
-            _refuse_what_cannot_compute(mixer, masked, device)
+            _check_computes(mixer, masked, device)
             more = f", and {plural(len(laws) - number, 'law')} more" if number < len(laws) else ""
             say(f"{name}: not checked whether {finding.law.says}{more}: {finding.evidence}")
         elif finding.verdict == "broken":
@@ -144,7 +142,7 @@ def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
     return kept
 
 
-def _refuse_what_cannot_compute(mixer: Mixer, masked: bool, device: str) -> None:
+def _check_computes(mixer: Mixer, masked: bool, device: str) -> None:
     """Raise UserError if a forward pass in training fails on documents of the model's own length."""
     mixer = trained(copy.deepcopy(mixer).to(device), [0])
     x = values(1, mixer.shape.max_positions, mixer.shape.dim).float().to(device)
@@ -155,18 +153,4 @@ def _refuse_what_cannot_compute(mixer: Mixer, masked: bool, device: str) -> None
     except UserError:
         return  # a law reports it
     except Exception as error:
-        raise UserError(
-            f"{type(mixer).__name__} cannot compute: {type(error).__name__}: {first_line(error)}{where(error)}; "
-            f"{FULL_ERROR}"
-        ) from error
-
-
-def trial_of(
-    make: Callable[[Shape], Mixer],
-    shape: Shape,
-    *,
-    lengths: tuple[int, ...] = (1, 2, 3, 5, 8, POSITIONS),
-    tolerance: float = 1e-5,
-) -> Trial:
-    """Return the trial of the mixers that `make` constructs, at these lengths."""
-    return Trial(lambda: make(shape), lengths=lengths, masked=True, make=make, shape=shape, tolerance=tolerance)
+        raise UserError(f"{type(mixer).__name__} cannot compute: {_one_line(error)}; {FULL_ERROR}") from error

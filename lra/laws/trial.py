@@ -35,48 +35,43 @@ class Trial:
     """Mixers and inputs for a law.
 
     Args:
-        build: constructs the mixer.
+        make: constructs a mixer; it may ignore the shape and copy one that is at hand.
+        shape: of the mixers.
         lengths: of inputs, ascending.
         masked: padding is masked.
-        make: constructs a mixer of any shape, or None if only one mixer is at hand.
-        shape: for `make`.
         tolerance: of differences, relative to the largest output; a mixer may compute in float32.
-        case: description of the current inputs.
-        note: a remark on a law that is kept.
+        case: description of the current inputs; empty until a law uses some.
     """
 
-    build: Callable[[], Mixer]
-    lengths: tuple[int, ...]
-    masked: bool
-    make: Callable[[Shape], Mixer] | None = None
-    shape: Shape | None = None
+    make: Callable[[Shape], Mixer]
+    shape: Shape
+    lengths: tuple[int, ...] = (1, 2, 3, 5, 8, 13)
+    masked: bool = True
     tolerance: float = 1e-5
     case: str = ""
-    note: str = ""
 
-    def mixer(self, seed: int = SEED, **shape: object) -> Mixer:
-        """Construct the mixer in float64, for evaluation; equal at every call. Another seed or shape needs `make`."""
+    def mixer(self, seed: int = SEED, **changes: object) -> Mixer:
+        """Construct a mixer in float64, for evaluation; equal at every call with the same seed and shape."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            mixer = self.make(replace(self.shape, **shape)) if shape else self.build()
+            mixer = self.make(replace(self.shape, **changes))
         return mixer.double().eval().requires_grad_()
 
     @cached_property
     def kind(self) -> type[Mixer]:
-        return type(self.build())
+        return type(self.mixer())
 
     @property
-    def has_neighbours(self) -> bool:
-        """True if an input has several positions, which laws about positions need."""
-        return max(self.lengths) > 1
+    def masks(self) -> bool:
+        """True if padding is masked and the mixer uses the mask."""
+        return self.masked and self.kind.maskable
 
     def inputs(self, documents: int, least: int = 1) -> Iterator[Tensor]:
         """Yield x [B, L, D] of each length from `least` on."""
-        dim = self.build().shape.dim
         for length in self.lengths:
             if length >= least:
                 self.case = f"{plural(documents, 'document')} of {plural(length, 'position')}"
-                yield values(documents, length, dim)
+                yield values(documents, length, self.shape.dim)
 
     def difference(self, expected: Tensor, other: Tensor) -> float:
         """Return the largest difference: 0 within the tolerance, infinite if a number is not finite."""
@@ -114,9 +109,8 @@ def values(*shape: int, seed: int = SEED) -> Tensor:
 
 def where(error: Exception) -> str:
     """The innermost line of the traceback that is neither ours nor an installed package's, in brackets."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _installed(Path(frame.filename))]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-
-
-def _installed(path: Path) -> bool:
-    return "site-packages" in path.parts or path.is_relative_to(LRA)
+    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    theirs = [
+        (path, line) for path, line in frames if "site-packages" not in path.parts and not path.is_relative_to(LRA)
+    ]
+    return f" ({theirs[-1][0].name}, line {theirs[-1][1]})" if theirs else ""

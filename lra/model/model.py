@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -18,9 +19,10 @@ from lra.model.block import Block
 from lra.model.embedding import Embedding
 from lra.model.heads import head_of, pair_features, pooled
 from lra.model.layers import make_norm, normed
-from lra.ops.first_weights import draw_truncated
 from lra.ops.mixer import Attention, Follows, Mixer, Shape
 from lra.ops.packing import Packed
+
+CUT_OFF = 0.87962566103423978  # deviation of a standard normal between -2 and 2
 
 
 class Model(nn.Module):
@@ -62,8 +64,7 @@ class Model(nn.Module):
         self.whole_batches = architecture.norm_over == "batch"
         self.head = head_of(facts, architecture)
         if architecture.weight_init == "xavier":
-            kept = {part for block in self.blocks if block.mixer.keeps_weights for part in block.mixer.modules()}
-            self.apply(lambda module: None if module in kept else _xavier(module))
+            self.apply(_xavier)
             self.head.apply(_lecun)
 
     def forward(self, tokens: Tensor, scored: Tensor | None = None, packed: Packed | None = None) -> Tensor:
@@ -107,11 +108,10 @@ class Model(nn.Module):
         mixes_elsewhere = self.whole_batches or self.architecture.short_conv is not None or self.reconstructs
         return self.masks_padding and not mixes_elsewhere
 
-    @property
-    def packs(self) -> bool:
-        """True if the mixers have a packed form, too."""
-        mixer = self.blocks[0].mixer
-        return self.can_pack and isinstance(mixer, Attention) and mixer.packs and not mixer.causal
+    def packs(self, dtype: torch.dtype) -> bool:
+        """Return True if the mixers have a packed form, too, with products in this type."""
+        mixer, device = self.blocks[0].mixer, self.every_parameter[0].device
+        return self.can_pack and isinstance(mixer, Attention) and mixer.can_pack(dtype, device)
 
     def freeze(self, groups: Iterable[Group]) -> None:
         """Exclude the weights of these groups from training. Raises UserError if a group or the rest is empty."""
@@ -186,9 +186,10 @@ def _xavier(module: nn.Module) -> None:
 
 
 def _lecun(module: nn.Module) -> None:
-    """Truncated normal of variance 1 / inputs, as in the head of Google's code."""
+    """Normal, cut off at two standard deviations, of variance 1 / inputs, as in the head of Google's code."""
     if isinstance(module, nn.Linear):
-        draw_truncated(module.weight, module.in_features**-0.5)
+        uncut = module.in_features**-0.5 / CUT_OFF
+        nn.init.trunc_normal_(module.weight, std=uncut, a=-2 * uncut, b=2 * uncut)
 
 
 def _check(facts: TaskSpec, architecture: Architecture) -> None:

@@ -19,13 +19,7 @@ SHORT = 16  # positions of a chunk in `diagonal_scan`
 def short_convolution(x: Tensor, weight: Tensor, later: int = 0) -> Tensor:
     """Compute y_i = sum_l weight[:, -1 - l] x_{i + later - l} in each channel.
 
-    Args:
-        x: [B, L, C].
-        weight: [C, taps].
-        later: number of later positions that an output reads.
-
-    Returns:
-        y [B, L, C].
+    x [B, L, C], weight [C, taps] -> y [B, L, C]; `later`: number of later positions that an output reads.
     """
     if x.device.type == "cuda":  # cuDNN's deterministic kernels for one channel a group take seconds
         return sum_of_shifted(pad(x, (0, 0, weight.shape[1] - 1 - later, later)), weight)
@@ -81,13 +75,7 @@ def sum_of_shifted(x: Tensor, weight: Tensor) -> Tensor:
 def convolve_both(x: Tensor, earlier: Tensor, later: Tensor) -> Tensor:
     """Compute y_i = sum_{j <= i} K_{i-j} x_j + sum_{j > i} K'_{j-i-1} x_j by FFT.
 
-    Args:
-        x: [B, L, D].
-        earlier: K [D, L].
-        later: K' [D, L].
-
-    Returns:
-        y [B, L, D].
+    x [B, L, D], K and K' [D, L] -> y [B, L, D].
     """
     length = x.shape[1]
     size = 1 << (2 * length - 2).bit_length()  # at least 2 L - 1 lags: no wrap-around
@@ -112,12 +100,7 @@ def causal_convolution(x: Tensor, kernel: Tensor) -> Tensor:
     Blocks of `CHUNK` positions are computed directly. Of two neighbouring blocks of 1, 2, 4, ... times that length the
     second reads the first by FFT.
 
-    Args:
-        x: [B, L, D].
-        kernel: K [D, L].
-
-    Returns:
-        y [B, L, D].
+    x [B, L, D], kernel K [D, L] -> y [B, L, D].
     """
     return _CausalConvolution.apply(x.transpose(1, 2), kernel).transpose(1, 2)
 
@@ -160,14 +143,7 @@ def mode_kernel(rate: Tensor, c: Tensor, length: int, step: int) -> Tensor:
 
     With lags l = a step + b the powers are products of two short tables, so that no D x N x length numbers are formed.
 
-    Args:
-        rate: [D, N] complex.
-        c: [directions, D, N] complex.
-        length: number of lags.
-        step: about the root of the length.
-
-    Returns:
-        [directions, D, length].
+    rate [D, N] and c [directions, D, N], complex -> [directions, D, length]; `step`: about the root of the length.
     """
     steps = torch.arange(-(-length // step), device=c.device)
     coarse = powers(rate, steps * step) * c.unsqueeze(-1)  # [directions, D, N, a]
@@ -178,13 +154,7 @@ def mode_kernel(rate: Tensor, c: Tensor, length: int, step: int) -> Tensor:
 def convolve_modes(x: Tensor, rate: Tensor, c: Tensor) -> Tensor:
     """Compute y_i = 2 Re sum_n c_n sum_{j <= i} exp(rate_n (i - j)) x_j in each channel, as a recurrence over chunks.
 
-    Args:
-        x: [B, L, D].
-        rate: [D, N] complex.
-        c: [D, N] complex.
-
-    Returns:
-        y [B, L, D].
+    x [B, L, D], rate and c [D, N], complex -> y [B, L, D].
     """
     batch, length, dim = x.shape
     width = min(CHUNK, length)
@@ -210,13 +180,7 @@ def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
 
     A chunk and its boundary states are one real product with a matrix per mode, in time O(L N SHORT).
 
-    Args:
-        u: [B, L, 2, N], real and imaginary parts.
-        rate: [N] complex, Re rate < 0.
-        directions: 1 or 2.
-
-    Returns:
-        h [B, L, directions, 2, N].
+    u [B, L, 2, N], real and imaginary parts, rate [N], complex -> h [B, L, directions, 2, N].
     """
     batch, length, _, modes = u.shape
     rows = pad(u, (0, 0, 0, 0, 0, -length % SHORT)).flatten(0, 2)
@@ -272,12 +236,7 @@ def real_product(a: Tensor, b: Tensor) -> Tensor:
 def accumulate(states: Tensor, rate: Tensor) -> Tensor:
     """Compute s_m + exp(rate) s_{m-1} + exp(2 rate) s_{m-2} + ... by doubling.
 
-    Args:
-        states: s [D, B, chunks, N].
-        rate: [D, N].
-
-    Returns:
-        A tensor like `states`.
+    states s [D, B, chunks, N], rate [D, N] -> a tensor like `states`.
     """
     reach = 1
     while reach < states.shape[2]:

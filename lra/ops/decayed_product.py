@@ -25,14 +25,7 @@ ROOM = 0.75  # share of the exponent range for the decays of a block; the rest i
 def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
     """Compute y in time O(L (C + M) (M + N)).
 
-    Args:
-        q: [..., L, M].
-        k: [..., L, M].
-        v: [..., L, N].
-        log_decay: g [..., L, 1] or [..., L, M], not positive.
-
-    Returns:
-        y [..., L, N].
+    q, k [..., L, M], v [..., L, N], log_decay g [..., L, 1] or [..., L, M], not positive -> y [..., L, N].
     """
     length = q.shape[-2]
     chunk = min(CHUNK, length) if log_decay.shape[-1] == 1 else min(SMALL_CHUNK, 1 << (length - 1).bit_length())

@@ -41,6 +41,7 @@ class Keyed(nn.Module):
         self.key: tuple[int, int, int] | None = None  # seed, step, layer
         self.rows: Sequence[int] = ()  # [B] places of the documents in the batch of the step
         self.hash_words: Tensor | None = None  # [B] int32, hashes of the key
+        self.seed: Tensor | None = None  # [] int64 on the host, the sum of these words
         self.hashed = False
 
     def hash(self, x: Tensor, packed: Packed | None = None, columns: Tensor | None = None) -> Tensor:
@@ -64,7 +65,7 @@ class Keyed(nn.Module):
 
     def check_key(self, x: Tensor, packed: Packed | None) -> None:
         """Raise RuntimeError unless the key is of as many documents as x has."""
-        documents = len(x) if packed is None else len(packed.lengths)
+        documents = len(x) if packed is None else len(packed.mask)
         if self.hash_words is None or len(self.hash_words) != documents:
             raise RuntimeError("noise in training: call lra.ops.dropout.set_keys(model, ...) for this batch first")
 
@@ -170,9 +171,11 @@ def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> 
     raw = (raw >> np.uint64(32)).astype(np.uint32).view(np.int32)
     words = torch.from_numpy(np.ascontiguousarray(raw.reshape(-1, len(layers))[list(rows)].T))
     parameter = next(model.parameters(), None)
-    words = to_device(words, torch.device("cpu") if parameter is None else parameter.device)
-    for layer, (module, words_of_layer) in enumerate(zip(layers, words, strict=True)):
-        module.key, module.rows, module.hash_words = (seed, step, layer), rows, words_of_layer
+    on_device = to_device(words, torch.device("cpu") if parameter is None else parameter.device)
+    copies = torch.unbind_copy(on_device), torch.unbind_copy(words.sum(dim=1))  # graphs depend on offsets of views
+    for layer, (module, *noise) in enumerate(zip(layers, *copies, strict=True)):
+        module.key, module.rows = (seed, step, layer), rows
+        module.hash_words, module.seed = noise
 
 
 def zero_(x: Tensor, places: Tensor) -> Tensor:

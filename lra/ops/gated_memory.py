@@ -21,17 +21,8 @@ def gated_memory(
 ) -> Tensor:
     """Compute y.
 
-    Args:
-        q: [..., L, M].
-        k: [..., L, M].
-        v: [..., L, N].
-        log_in: a [..., L, W], not positive.
-        log_decay: g [..., L, W], not positive.
-        log_least: log(least) [..., L, W]; it gets no gradient.
-        chunk: positions of a chunk.
-
-    Returns:
-        y [..., L, N].
+    q, k [..., L, M], v [..., L, N], log_in a, log_decay g and log_least [..., L, W], none of them positive
+    -> y [..., L, N]; log_least, the logarithm of least, gets no gradient. `chunk`: positions of a chunk.
     """
     return _GatedMemory.apply(q, k, v, torch.cat([log_in, log_decay, log_least.detach()], dim=-1), chunk)
 

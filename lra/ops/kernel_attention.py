@@ -9,9 +9,7 @@ Omega [Dh, m] whose distribution is learned, the weight of a key is k(q', k'):
 RKS  phi(x) = [cos(x' Omega), sin(x' Omega)] / sqrt(m), and a constant s:  E k = E cos(omega . (q' - k')) + s^2
 PRF  phi(x) = exp(x' Omega - |x'|^2) / sqrt(m):  E k = exp(-|q' - k'|^2 / 2) for omega ~ N(0, I)
 
-Time O(L D M) and memory O(L H M) for M features a head. An RKS kernel may be negative; s keeps most sums of weights
-positive. There is no dropout of weights. The released code draws features at every forward pass, evaluation included;
-here training draws them every `redraw_every` steps, and evaluation uses the last draw.
+Time O(L D M) and memory O(L H M). An RKS kernel may be negative; s keeps most sums of weights positive.
 """
 
 import math
@@ -166,11 +164,7 @@ class Spectral(KernelAttention, abstract=True):
 
 
 class Rks(Spectral, abstract=True):
-    """Random kitchen sinks.
-
-    Args:
-        smoothing: the constant s.
-    """
+    """Random kitchen sinks."""
 
     def __init__(self, shape: Shape, spectrum: Spectrum, *, smoothing: float, redraw_every: int, eps: float) -> None:
         super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps, smoothing=smoothing)

@@ -6,7 +6,7 @@ A key mask [B, L] is True at real tokens; None means that all are real.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from inspect import getattr_static
 from types import MappingProxyType
 from typing import ClassVar, Protocol, Self, runtime_checkable
@@ -24,7 +24,7 @@ from lra.ops.packing import Packed
 from lra.ops.precision import at_least_float32, autocast_dtype
 
 FLAGS = (
-    "maskable", "can_be_causal", "commutes", "projects_out", "reads_few", "full_pattern", "keeps_weights", "one_graph",
+    "maskable", "can_be_causal", "commutes", "projects_out", "reads_few", "full_pattern", "one_graph",
 )  # fmt: skip
 
 
@@ -99,10 +99,6 @@ class Card:
     deviations: tuple[str, ...] = ()
     name: str = ""
 
-    def without(self, deviation: str) -> Self:
-        """Return the card without this deviation."""
-        return replace(self, deviations=tuple(text for text in self.deviations if text != deviation))
-
 
 class Mixer(nn.Module, ABC):
     """Base class of sequence mixers: forward(x [B, L, D], key_mask) -> [B, L, D], L at most `shape.max_positions`.
@@ -119,7 +115,6 @@ class Mixer(nn.Module, ABC):
         projects_out: has the output projection that the variants switch.
         reads_few: computes outputs at the first positions alone at lower cost.
         full_pattern: a sparse pattern that leaves out no pair at `max_positions`, which makes it softmax attention.
-        keeps_weights: linear layers keep their own initialisation, whatever `model.weight_init` is.
         one_graph: one or a few compiled graphs serve all lengths; else each length needs its own.
         parameter_groups: names for `train.groups`, each with names of parameters or modules as in `named_parameters`
             and `named_modules`. No parameter is in two groups; names that only some settings have are allowed.
@@ -132,7 +127,6 @@ class Mixer(nn.Module, ABC):
     projects_out: ClassVar[bool] = False
     reads_few: ClassVar[bool] = False
     full_pattern: bool = False
-    keeps_weights: bool = False
     one_graph: ClassVar[bool] = True
     parameter_groups: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
 

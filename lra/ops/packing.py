@@ -1,6 +1,7 @@
 """Packed batches: documents laid end to end in chunks of rows, with little padding.
 
-Legend: B documents, N positions of the longest, C chunks, R = C CHUNK rows, D width, H heads.
+Legend: B documents, N positions of the longest, C chunks, R = C CHUNK rows, D width, H heads; S pieces: documents, and
+the padding after them.
 """
 
 from dataclasses import dataclass
@@ -26,10 +27,11 @@ class Packed:
 
     lengths: tuple[int, ...]  # [B] on the host
     starts: tuple[int, ...]  # [B] row of position 0, on the host
-    longest: int  # N
     document: Tensor  # [R] int32
     position: Tensor  # [R] int32
     first: Tensor  # [B] `starts` on the device
+    pieces: Tensor  # [S + 1] int32, rows at which a document or the padding after it begins, and R
+    first_pieces: Tensor  # [S + 1] int32, number of documents that begin before these rows
     mask: Tensor  # [B, N] True at real positions
     chunk_mask: Tensor  # [C, CHUNK], likewise
     places: Tensor  # [C] indices into the chunks of a padded batch
@@ -44,10 +46,14 @@ class Packed:
         owner = np.repeat(np.arange(len(lengths)), chunks)
         of_document = np.arange(len(owner)) - starts[owner]  # number of the chunk
         position = of_document[:, None] * CHUNK + np.arange(CHUNK)
+        rows = starts * CHUNK
+        pieces = np.unique(np.concatenate([rows, rows + lengths, [position.size]]))
         tensors = {
             "document": torch.from_numpy(np.repeat(owner, CHUNK).astype(np.int32)),
             "position": torch.from_numpy(position.astype(np.int32).ravel()),
-            "first": torch.from_numpy(starts * CHUNK),
+            "first": torch.from_numpy(rows),
+            "pieces": torch.from_numpy(pieces.astype(np.int32)),
+            "first_pieces": torch.from_numpy(np.searchsorted(rows, pieces).astype(np.int32)),
             "mask": torch.from_numpy(np.arange(longest) < lengths[:, None]),
             "chunk_mask": torch.from_numpy(position < lengths[owner, None]),
             "places": torch.from_numpy(owner * -(-longest // CHUNK) + of_document),
@@ -55,18 +61,17 @@ class Packed:
             "one_hot": torch.eye(len(lengths), dtype=torch.bfloat16)[owner],
         }
         on_device = {name: to_device(tensor, device) for name, tensor in tensors.items()}
-        rows = tuple((starts * CHUNK).tolist())
-        return cls(lengths=tuple(lengths.tolist()), starts=rows, longest=longest, **on_device)
+        return cls(lengths=tuple(lengths.tolist()), starts=tuple(rows.tolist()), **on_device)
 
     def pad(self, x: Tensor) -> Tensor:
         """[R, D] -> [B, N, D], with zeros in chunks that a document does not have."""
-        documents = len(self.lengths)
-        chunks = put(x.view(len(self.owner), -1), self.places, documents * -(-self.longest // CHUNK))
-        return chunks.view(documents, -1, x.shape[1])[:, : self.longest]
+        documents, longest = self.mask.shape
+        chunks = put(x.view(len(self.owner), -1), self.places, documents * -(-longest // CHUNK))
+        return chunks.view(documents, -1, x.shape[1])[:, :longest]
 
     def unpad(self, x: Tensor) -> Tensor:
         """[B, N] or [B, N, D] -> [R] or [R, D], with zeros from position N on."""
-        more = -self.longest % CHUNK
+        more = -x.shape[1] % CHUNK
         x = pad(x, (0, more) if x.dim() == 2 else (0, 0, 0, more))
         return take(x.unflatten(1, (-1, CHUNK)).flatten(0, 1).flatten(1), self.places).view(-1, *x.shape[2:])
 
@@ -76,7 +81,7 @@ class Packed:
 
     def by_chunk(self, x: Tensor) -> Tensor:
         """[R, H, D] -> [C, H, CHUNK, D]; of one position of each document [B, H, D] -> [B, H, 1, D]."""
-        return x.unflatten(0, (-1, 1 if len(x) == len(self.lengths) else CHUNK)).transpose(1, 2)
+        return x.unflatten(0, (-1, 1 if len(x) == len(self.mask) else CHUNK)).transpose(1, 2)
 
     def by_row(self, x: Tensor) -> Tensor:
         """Inverse of `by_chunk`."""

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, rms_norm, silu, softplus
 
+from lra.core.errors import UserError
 from lra.ops.convolution import diagonal_scan
 from lra.ops.dropout import Dropout
-from lra.ops.first_weights import check_ends
 from lra.ops.mixer import Mixer, Shape, merge_heads, project_in, project_out, without_padding
 from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.scan import both_ways
@@ -31,8 +31,6 @@ class Recurrent(Mixer, abstract=True):
     Without causality the recurrence runs forward and backward with the same weights, and the norm is applied to the
     sum. Padded positions change no state.
 
-    Args:
-        norm_eps: epsilon of the norm of each head.
     """
 
     can_be_causal = True
@@ -81,6 +79,19 @@ class Recurrent(Mixer, abstract=True):
         return rms_norm(y, y.shape[-1:], eps=self.norm_eps)
 
 
+def check_ends(option: str, least: float, most: float) -> None:
+    """Raise UserError if an attention's option `{option}_min` is above `{option}_max`."""
+    if least > most:
+        raise UserError(f"attention.{option}_min={least}: expected at most attention.{option}_max={most}")
+
+
+def log_uniform(option: str, least: float, most: float, size: int) -> Tensor:
+    """Draw the logarithms of numbers that are log-uniform between the options `{option}_min` and `{option}_max`."""
+    check_ends(option, least, most)
+    low, high = math.log(least), math.log(most)
+    return low + (high - low) * torch.rand(size)
+
+
 class DecaySteps(nn.Module):
     """Decay exp(-A dt) of every head with dt = softplus(x W + c).
 
@@ -91,10 +102,8 @@ class DecaySteps(nn.Module):
     def __init__(self, shape: Shape, *, a_min: float, a_max: float, dt_min: float, dt_max: float) -> None:
         super().__init__()
         check_ends("a", a_min, a_max)
-        check_ends("dt", dt_min, dt_max)
         self.project = nn.Linear(shape.dim, shape.heads, bias=False)
-        low, high = math.log(dt_min), math.log(dt_max)
-        start = (low + (high - low) * torch.rand(shape.heads)).exp()
+        start = log_uniform("dt", dt_min, dt_max, shape.heads).exp()
         self.bias = nn.Parameter(start + torch.log(-torch.expm1(-start)))  # the inverse of softplus
         self.log_a = nn.Parameter((a_min + (a_max - a_min) * torch.rand(shape.heads)).log())
 

@@ -41,14 +41,7 @@ def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = N
 
     Time O(L (CHUNK + M) (M + N)), memory O(L (M + CHUNK) + L M N / CHUNK).
 
-    Args:
-        q: [..., L, M].
-        k: [..., L, M].
-        v: [..., L, N].
-        log_decay: g [..., L], not positive, or None for no decay.
-
-    Returns:
-        y [..., L, N].
+    q, k [..., L, M], v [..., L, N], log_decay g [..., L], not positive, or None for no decay -> y [..., L, N].
     """
     if log_decay is not None:
         return decayed_product(q, k, v, log_decay.unsqueeze(-1))
@@ -69,17 +62,7 @@ def dplr_delta_rule(
     In a chunk z_i = S_{i-1}^T a_i is (1 - A)^-1 (A' v + a S), with A and A' strictly lower triangular, so that a chunk
     maps the state before it by one matrix [M, M]. Time O(L (SMALL_CHUNK + M) (M + N)).
 
-    Args:
-        q: [..., L, M].
-        a: [..., L, M].
-        b: [..., L, M].
-        v: [..., L, N].
-        log_decay: g [..., L, M], not positive.
-        k: [..., L, M].
-        least: lower bound of g, or None.
-
-    Returns:
-        y [..., L, N].
+    q, a, b, k [..., L, M], v [..., L, N], log_decay g [..., L, M], not positive and at least `least` -> y [..., L, N].
 
     Source:
         Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule over Sequence Length.
@@ -156,15 +139,7 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Ten
     from the state S, the errors are E = (1 + A)^-1 (V - K' S) with k'_i = exp(g_1 + ... + g_i) k_i and
     A_ij = (k_i . b_j k_j) exp(g_{j+1} + ... + g_i) for j < i: so E = U - X S, where U and X do not depend on S.
 
-    Args:
-        q: [..., L, M].
-        k: [..., L, M].
-        v: [..., L, N].
-        strength: b [..., L].
-        log_decay: g [..., L], not positive.
-
-    Returns:
-        y [..., L, N].
+    q, k [..., L, M], v [..., L, N], strength b [..., L], log_decay g [..., L], not positive -> y [..., L, N].
 
     Source:
         Yang et al. 2025, Gated Delta Networks, section 3.3.

@@ -117,7 +117,7 @@ def page(report: "Report", figures: Mapping[str, str]) -> str:
 
 
 def sections(report: "Report") -> list[dict[str, Any]]:
-    """Return name, sentences, HTML table and caveats of each column of a report."""
+    """Return name, note on the baselines, HTML table and caveats of each column of a report."""
     found = []
     for name, cells, _ in report.columns():
         whole = table(cells)
@@ -126,8 +126,7 @@ def sections(report: "Report") -> list[dict[str, Any]]:
             columns=SHOWN
         )
         caveats = [f"{row.system}: {row.footnotes}" for row in whole.itertuples() if row.footnotes]
-        said = [text for text in (unbeaten(cells), significance(cells)) if text]
-        found.append({"name": name, "sentences": said, "table": html(shown), "caveats": caveats})
+        found.append({"name": name, "unbeaten": unbeaten(cells), "table": html(shown), "caveats": caveats})
     return found
 
 
@@ -140,8 +139,13 @@ def _facts(report: "Report") -> dict[str, Any]:
         "runs": len(records),
         "hours": f"{sum(sum(record.seconds.values()) for record in records) / 3600:.1f}",
         "hardware": sorted({_hardware(record.provenance.device, record.provenance.cpu) for record in records}),
-        "commits": sorted({(record.provenance.commit or "unknown")[:9] for record in records}),
+        "commits": sorted({_commit(record.provenance.commit or "unknown") for record in records}),
     }
+
+
+def _commit(name: str) -> str:
+    """Shorten a commit; the version of an installed package stays whole."""
+    return name[:9] if re.fullmatch("[0-9a-f]{40}", name) else name
 
 
 def _hardware(device: str, cpu: str) -> str:

@@ -17,7 +17,7 @@ from lra.core.console import say
 from lra.core.files import digest, sweep_partials, write_atomic, write_json
 from lra.core.signals import StopFlag
 from lra.data import Task, TaskSpec
-from lra.init.checkpoint import Checkpoint
+from lra.init import Checkpoint
 from lra.model.model import Model
 from lra.records import checkpoint, provenance, record
 from lra.records.names import CONFIG, LOCK, METRICS, RECORD, WEIGHTS

@@ -54,7 +54,9 @@ def batches(size: int, recipe: Recipe, seed: int, start: int = 0) -> Iterator[tu
         yield step, batch
 
 
-def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, int]]:
+def cuts(
+    model: Model, split: Split, examples: np.ndarray, size: int, precision: Precision
+) -> Iterator[tuple[np.ndarray, int]]:
     """Cut this rank's share of a batch into micro-batches.
 
     If padding takes part in the model, or it has norms over the batch, a micro-batch is the next `size` examples. Else
@@ -66,6 +68,7 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
         split: of the examples.
         examples: [batch_size].
         size: examples of a micro-batch.
+        precision: of the forward pass.
 
     Yields:
         (places [m] in the batch, length that documents are padded to)
@@ -78,7 +81,7 @@ def cuts(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterato
             yield part, int(lengths[part].max()) if model.key_mask else model.max_len
         return
     order, device = distributed.share(np.argsort(-lengths, kind="stable")), next(model.parameters()).device
-    if is_asynchronous(device) and model.packs:
+    if is_asynchronous(device) and model.packs(torch.bfloat16 if precision == "bf16" else torch.float32):
         part_of = (lengths[order].cumsum() - 1) // (size * model.max_len)
         for number in np.unique(part_of):
             places = order[part_of == number]
@@ -144,9 +147,11 @@ class MicroBatch:
         return (self.places[:, None] * documents + np.arange(documents)).flatten().tolist()
 
 
-def micro_batches(model: Model, split: Split, examples: np.ndarray, size: int) -> Iterator[MicroBatch]:
+def micro_batches(
+    model: Model, split: Split, examples: np.ndarray, size: int, precision: Precision
+) -> Iterator[MicroBatch]:
     """Yield this rank's share of a batch, cut by `cuts`."""
-    for places, length in cuts(model, split, examples, size):
+    for places, length in cuts(model, split, examples, size, precision):
         yield read(split, examples, places, length)
 
 

@@ -53,7 +53,7 @@ def _first_not_finite(
     model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: Precision
 ) -> str | None:
     """Describe the first module whose output is not finite, or if the loss is not, the one with the largest output."""
-    for number, part in enumerate(micro_batches(model, split, examples, size)):
+    for number, part in enumerate(micro_batches(model, split, examples, size, precision)):
         dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
         loss, outputs = _loss_and_outputs(model, part, precision)
         broken = [name for name, value in outputs.items() if not math.isfinite(value)]

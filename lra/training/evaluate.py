@@ -83,7 +83,7 @@ def evaluate(
     """
     model.eval()
     everything = np.arange(len(split))
-    cut = list(cuts(model, split, everything, batch))
+    cut = list(cuts(model, split, everything, batch, precision))
     parts = (read(split, everything, *piece) for piece in cut)
     if is_asynchronous(next(model.parameters()).device):
         parts = prefetch(parts)

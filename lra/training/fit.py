@@ -152,7 +152,7 @@ def fit(
         yield _measured(training, task, recipe, precision, on_part, last_step())
         on_step(training.step, training.losses[-1], Tokens())
     clock = time.perf_counter()
-    for step, split, examples, parts in _read(training, task, recipe, seed):
+    for step, split, examples, parts in _read(training, task, recipe, seed, precision):
         last = last_step()
         if step >= last:
             return
@@ -172,11 +172,11 @@ def fit(
 
 
 def _read(
-    training: Training, task: Task, recipe: Recipe, seed: int
+    training: Training, task: Task, recipe: Recipe, seed: int, precision: Precision
 ) -> Iterator[tuple[int, Split, np.ndarray, Iterable[MicroBatch]]]:
     """Steps, their splits, examples and micro-batches; on an accelerator these are read during the step before."""
     model = training.model
-    for_step = partial(micro_batches, model, size=recipe.micro_batch)
+    for_step = partial(micro_batches, model, size=recipe.micro_batch, precision=precision)
     steps = (
         (step, task.train.of_step(step), examples)
         for step, examples in batches(len(task.train), recipe, seed, training.step)

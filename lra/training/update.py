@@ -182,7 +182,7 @@ def accumulate(
     predictions = len(split.predictions(examples))
     total, real, computed = torch.zeros((), dtype=torch.float64, device=device), 0, 0
     done = 0
-    for part in micro_batches(model, split, examples, micro_batch) if parts is None else parts:
+    for part in micro_batches(model, split, examples, micro_batch, precision) if parts is None else parts:
         if distributed.count() == 1:
             on_micro_batch(done, len(examples))
         dropout.set_keys(model, seed=seed, step=step, rows=part.rows)

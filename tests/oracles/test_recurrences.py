@@ -6,7 +6,7 @@ from inspect import signature
 
 import pytest
 import torch
-from support import mask_of, mixer_of, noise
+from support import mask_of, mixer_of, noise, same
 from torch import Tensor
 
 from lra.ops import backend
@@ -28,19 +28,6 @@ def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [noise(*shape, seed=seed).requires_grad_() for seed, shape in enumerate(shapes, start=1)]
-
-
-def same(actual: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
-    """Values, and the gradients of a weighted sum, to 1e-10 of the largest."""
-    weights = noise(*actual.shape, seed=9)
-    our_values = [actual, *torch.autograd.grad((actual * weights).sum(), inputs, retain_graph=True)]
-    their_values = [expected, *torch.autograd.grad((expected * weights).sum(), inputs)]
-    assert all(theirs.dtype == torch.double for theirs in their_values)
-    off = [
-        ((mine - theirs).abs().max() / theirs.abs().max().clamp(min=1)).item()
-        for mine, theirs in zip(our_values, their_values, strict=True)
-    ]
-    assert max(off) <= 1e-10
 
 
 def swapped(*inputs: Tensor) -> list[Tensor]:
