@@ -352,11 +352,10 @@ def test_emphasis_is_text_and_footnotes_stay() -> None:
     assert escape("*baseline: a_b*") == "*baseline: a_b*"
 
 
-@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "inline", "nothing", "tkagg"])
-def test_figures_do_not_depend_on_the_backend_of_a_notebook(tmp_path: Path, backend: str) -> None:
+def test_figures_do_not_depend_on_the_backend_of_a_notebook(tmp_path: Path) -> None:
     put(tmp_path, 1, 30.0)
     program = f"from pathlib import Path; from lra.report import write_report; write_report(Path({str(tmp_path)!r}))"
-    environment = {**os.environ, "MPLBACKEND": backend}
+    environment = {**os.environ, "MPLBACKEND": "module://nothing"}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     assert (tmp_path / "seeds.svg").exists()
 
