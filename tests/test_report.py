@@ -205,13 +205,6 @@ def test_a_setting_that_is_swept_may_differ(tmp_path: Path) -> None:
     assert len(Report(tmp_path).cells) == 4
 
 
-def test_a_run_without_data_stands_where_its_cell_does(tmp_path: Path) -> None:
-    """A failed run knows its task by its declaration only."""
-    put(tmp_path, 1, 37.0, task="listops (length 10-50)")
-    change(put(tmp_path, 2, None), provenance={"data_sha256": None})
-    assert set(Report(tmp_path).frame.task) == {"listops (length 10-50)"}
-
-
 def test_a_sweep_of_rates_names_the_best_by_validation_and_compares_these(tmp_path: Path) -> None:
     """Not by the test result, which is the higher one for the other rate."""
     for known, shift in (({}, 0), (softmax(), 1)):
