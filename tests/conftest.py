@@ -15,13 +15,11 @@ import yaml
 from hydra._internal import defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
-from imdb import PER_CLASS, Reviews, few
 from omegaconf import DictConfig
 from support import Commands
 
 from lra.core.paths import conf_dir
 from lra.report import figures
-from lra.tasks import text
 from lra.training.distributed import VARIABLES
 
 torch.set_num_threads(1)
@@ -118,33 +116,12 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, cache: Pa
 
 
 @pytest.fixture
-def impatient() -> Iterator[None]:
-    """A test that waits for a FIFO, or for anything else, for five minutes ends with an error."""
-
-    def end(*_: object) -> None:
-        raise TimeoutError("it waits")
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, 300)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
-@pytest.fixture
 def real_data() -> Path:
     """The folder of real data; the test is skipped where there is none."""
     folder = os.environ.get("LRA_DATA")
     if not folder:
         pytest.skip("LRA_DATA is not set")
     return Path(folder)
-
-
-@pytest.fixture
-def reviews(monkeypatch: pytest.MonkeyPatch) -> Reviews:
-    """Reviews of IMDb; the official data have no more of them here."""
-    monkeypatch.setattr(text, "ROWS_PER_CLASS", PER_CLASS)
-    return few()
 
 
 def pytest_collection_finish() -> None:

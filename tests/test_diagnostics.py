@@ -17,7 +17,7 @@ from lra.data.tokenise import text_of
 from lra.tasks import Place, Split, Task, TaskBuilder
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.listops import ListOps, ListOpsFiles
-from lra.tasks.listops.files import words
+from lra.tasks.listops.trees import WORDS
 from lra.training.evaluate import diagnose, packed
 
 OVERRIDES = {name: ["task.folder=files"] for name in ("listops_files", "pathfinder_files")}
@@ -49,7 +49,7 @@ def builders() -> dict[str, TaskBuilder]:
 def test_every_example_has_one_value_in_each_group(tmp_path: Path) -> None:
     expression_split = expressions(tmp_path)[1].test
     for name, builder in builders().items():
-        split = stub_task(211, documents=builder.facts.documents).test
+        split = stub_task(211, documents=builder.facts.documents, classes=builder.facts.classes).test
         if name.startswith("listops"):
             split = expression_split
         groups = builder.groups(split)
@@ -108,7 +108,7 @@ def assert_groups_are_those_of_the_texts(builder: TaskBuilder, split: Split, tex
 
 def test_groups_of_generated_expressions(tmp_path: Path) -> None:
     builder, task = expressions(tmp_path)
-    texts = [" ".join(words(task.test.document(row))) for row in range(len(task.test))]
+    texts = [" ".join(WORDS[token - 1] for token in task.test.document(row)) for row in range(len(task.test))]
     assert_groups_are_those_of_the_texts(builder, task.test, texts)
     assert list(builder.groups(task.test)["depth"]) == ["3", "4"]
 
@@ -208,12 +208,12 @@ def test_the_root_baseline_answers_what_train_says_most_often(tmp_path: Path) ->
     builder, task = expressions(tmp_path)
     answers: dict[str, list[int]] = {}
     for row, label in enumerate(task.train.labels.tolist()):
-        answers.setdefault(words(task.train.document(row))[0], []).append(label)
+        answers.setdefault(WORDS[task.train.document(row)[0] - 1], []).append(label)
     expected = {
         root: min(set(labels), key=lambda label: (-labels.count(label), label)) for root, labels in answers.items()
     }
     assert builder.guesses(task).tolist() == [
-        expected[words(task.test.document(row))[0]] for row in range(len(task.test))
+        expected[WORDS[task.test.document(row)[0] - 1]] for row in range(len(task.test))
     ]
 
 

@@ -93,10 +93,6 @@ def expected(rows: list[tuple[int, np.ndarray]]) -> list[tuple[list[int], int]]:
     return documents
 
 
-def files_in(cache: Path) -> list[Path]:
-    return [path for path in cache.rglob("*") if path.is_file() and path.suffix not in (".lock", ".stamp")]
-
-
 # ---------------------------------------------------------------- grey
 
 
@@ -180,13 +176,7 @@ def refused(tmp_path: Path, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         Image(limit=None).build(place(tmp_path / "cache", tmp_path / "data"))
     assert "\n" not in str(error.value)
-    assert not files_in(tmp_path / "cache")
-
-
-def test_pickles_are_refused(tmp_path: Path) -> None:
-    as_copies(tmp_path / "data")
-    write_archive(tmp_path / "data", {"data_batch_1": b"cos\nsystem\n"}, name="cifar-10-python.tar.gz")
-    refused(tmp_path, r"cifar-10-python.tar.gz: pickled .*: cifar-10-binary.tar.gz")
+    assert not list(tmp_path.rglob("manifest.json"))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +184,6 @@ def test_pickles_are_refused(tmp_path: Path) -> None:
     [
         ("data_batch_3.bin", lambda data: None, "no member data_batch_3.bin"),
         ("test_batch.bin", lambda data: data[:3072], "test_batch.bin: 3,072 bytes, expected 21,511"),
-        ("test_batch.bin", lambda data: data + b"\0", "test_batch.bin: 21,512 bytes, expected 21,511"),
         (
             "data_batch_2.bin",
             lambda data: data[:3073] + b"\x0a" * 3073 * 6,
@@ -212,10 +201,10 @@ def test_a_bad_archive_is_refused(tmp_path: Path, batches: Batches, name: str, c
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("train.images.u8.xz", b"no xz", "train.images.u8.xz: damaged"),
+        ("train.images.u8.xz", b"no xz", "train.images.u8.xz: not readable"),
         ("train.images.u8.xz", lzma.compress(b"a" * 1024), "train.images.u8.xz: 1,024 bytes, expected 35,840"),
         ("test.labels.u8", b"\0" * 6 + b"\x0b", "test.labels.u8: image 7: label 11, expected 0 to 9"),
-        ("test.labels.u8", None, "test.labels.u8: no such file; .* must hold train.images.u8.xz"),
+        ("test.labels.u8", None, "test.labels.u8: no such file; it belongs to .*train.images.u8.xz"),
     ],
 )
 def test_bad_copies_are_refused(tmp_path: Path, name: str, data: bytes | None, message: str) -> None:

@@ -1,20 +1,17 @@
 """Pairs of documents: every byte against the raw file, every mistake by its line, the memory of a file of full size."""
 
-import io
 import json
 import lzma
 import math
 import random
 import re
-import tarfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support import built_under_one_name, composed, model_of, of_real_data
+from support import built_under_one_name, composed, model_of, of_real_data, place
 
 from lra.config import configure
 from lra.core.errors import UserError
@@ -22,22 +19,17 @@ from lra.data.baselines import best_threshold, pair_cosine
 from lra.data.cache import verify
 from lra.data.groups import sampled
 from lra.data.tokenise import text_of
-from lra.tasks import Place, Split, Task
+from lra.tasks import Split, Task
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.matching import Matching
 
 ROWS = {"train": 31, "eval": 13, "test": 17}
 NAMES = {"train": "train", "val": "eval", "test": "test"}
-LAYOUTS = ("lra_release/tsv_data", "lra_release/lra_release/tsv_data", "./tsv_data")
-
-
-def place(tmp_path: Path, data: Path | None) -> Place:
-    return Place(cache=tmp_path / "cache", data_dir=data, workers=1, progress=lambda done, total: None)
+LAYOUTS = ("lra_release/tsv_data", "lra_release/lra_release/tsv_data")
 
 
 def cached(tmp_path: Path) -> list[Path]:
-    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    return [path for path in files if path.suffix not in (".lock", ".stamp")]
+    return list((tmp_path / "cache").rglob("manifest.json"))
 
 
 def text(rng: random.Random, words: int = 23) -> bytes:
@@ -66,22 +58,12 @@ def folder(tmp_path: Path, files: dict[str, bytes], name: str = "tsv_data") -> P
     return tmp_path / "data"
 
 
-def archive(tmp_path: Path, files: dict[str, bytes], layout: str = LAYOUTS[0]) -> Path:
-    (tmp_path / "data").mkdir(parents=True, exist_ok=True)
-    with tarfile.open(tmp_path / "data" / "lra_release.gz", "w:gz") as tar:
-        for name, content in {"readme": b"other", **{f"{layout}/{name}": text for name, text in files.items()}}.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return tmp_path / "data"
-
-
 def matching(tmp_path: Path, data: Path | None, max_length: int = 97, limit: int | None = None) -> Task:
-    return Matching(max_length=max_length, limit=limit).build(place(tmp_path, data))
+    return Matching(max_length=max_length, limit=limit).build(place(tmp_path / "cache", data))
 
 
 def acl(tmp_path: Path, data: Path | None, max_length: int = 97, limit: int | None = None) -> Task:
-    return AclMatching(max_length=max_length, limit=limit).build(place(tmp_path, data))
+    return AclMatching(max_length=max_length, limit=limit).build(place(tmp_path / "cache", data))
 
 
 def assert_reads(split: Split, rows: list[tuple[bytes, bytes, bytes]], max_length: int) -> None:
@@ -111,11 +93,10 @@ def test_reads_the_bytes_of_the_files(tmp_path: Path, max_length: int = 29) -> N
     verify(task.folder)
 
 
-@pytest.mark.parametrize(("layout", "order"), [(LAYOUTS[0], 1), (LAYOUTS[1], -1), (LAYOUTS[2], 1)])
-def test_every_layout_and_order_of_the_archive_gives_the_same_task(tmp_path: Path, layout: str, order: int) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_of_the_release_gives_the_same_task(tmp_path: Path, layout: str) -> None:
     files = official()
-    task = matching(tmp_path, archive(tmp_path, dict(list(files.items())[::order]), layout))
-    assert task.source["from"] == "lra_release.gz"
+    task = matching(tmp_path, folder(tmp_path, files, layout))
     assert task.source["rows"] == {"train": 31, "val": 13, "test": 17}
     assert task.digest == matching(tmp_path / "other", folder(tmp_path / "other", files)).digest
 
@@ -132,37 +113,25 @@ def test_a_quote_does_not_merge_rows(tmp_path: Path) -> None:
     ("row", "message"),
     [
         (b"1.0\ta\tb\ttext", "4 tab-separated fields, expected 5"),
-        (b"1.0\ta\tb\tone\ttwo\tthree", "6 tab-separated fields, expected 5"),
-        (b"", "1 tab-separated fields, expected 5"),
         (b"2.0\ta\tb\tone\ttwo", "label '2.0', expected 0 or 1"),
-        (b"x\ta\tb\tone\ttwo", "label 'x', expected 0 or 1"),
         (b"\xff\ta\tb\tone\ttwo", r"label '\\xff', expected 0 or 1"),
         (b"1.0\ta\tb\tone\t", "text2 is empty, expected a document"),
-        (b"1.0\ta\tb\t\ttwo", "text1 is empty, expected a document"),
     ],
 )
-@pytest.mark.parametrize("put", [folder, archive])
-def test_bad_rows_are_named_and_nothing_is_cached(
-    tmp_path: Path, put: Callable[..., Path], row: bytes, message: str
-) -> None:
+def test_bad_rows_are_named_and_nothing_is_cached(tmp_path: Path, row: bytes, message: str) -> None:
     files = official()
     files["new_aan_pairs.eval.tsv"] += row + b"\n"
     with pytest.raises(UserError) as error:
-        matching(tmp_path, put(tmp_path, files), limit=3)  # a row that is not drawn is looked at, too
+        matching(tmp_path, folder(tmp_path, files), limit=3)  # a row that is not drawn is looked at, too
     assert f"new_aan_pairs.eval.tsv:14: {message}" in str(error.value)
     assert len(str(error.value).splitlines()) == 1
     assert cached(tmp_path) == []
 
 
-@pytest.mark.parametrize("missing", list(official()))
-def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     files = official()
-    del files[missing]
-    with pytest.raises(UserError, match=f"lra_release.gz: no member {missing}"):
-        matching(tmp_path, archive(tmp_path, files))
-    assert cached(tmp_path) == []
-    (tmp_path / "data" / "lra_release.gz").unlink()
-    with pytest.raises(UserError, match=f"{missing}: no such file; it belongs beside"):
+    del files["new_aan_pairs.eval.tsv"]
+    with pytest.raises(UserError, match=r"new_aan_pairs.eval.tsv: no such file; it belongs to"):
         matching(tmp_path, folder(tmp_path, files))
     assert cached(tmp_path) == []
 
@@ -178,13 +147,13 @@ def test_nul_bytes_and_pairs_of_one_text_are_counted(tmp_path: Path, capfd: pyte
     assert text_of(task.train.document(0, 0)) == b"one\0 text"
 
 
-@pytest.mark.parametrize("data", [None, Path("empty")])
-def test_without_data_the_other_task_is_named(tmp_path: Path, data: Path | None) -> None:
-    with pytest.raises(UserError, match=r"7.7 GB.*[Pp]ut there: lra_release.gz.*task=acl_matching") as error:
-        matching(tmp_path, data)
-    assert len(str(error.value).splitlines()) == 1
-    with pytest.raises(UserError, match=r"[Pp]ut there: the folder acl_pairs with docs.jsonl.xz"):
-        acl(tmp_path, data)
+def test_without_data_the_other_task_is_named(tmp_path: Path) -> None:
+    for data in (None, tmp_path):
+        with pytest.raises(UserError, match=r"7.7 GB.*Put there: .*lra_release.gz.*task=acl_matching") as error:
+            matching(tmp_path, data)
+        assert len(str(error.value).splitlines()) == 1
+    with pytest.raises(UserError, match=r"Put there: the folder acl_pairs with docs.jsonl.xz"):
+        acl(tmp_path, None)
     assert cached(tmp_path) == []
 
 
@@ -200,8 +169,6 @@ def test_only_the_published_data_have_the_plain_name(tmp_path: Path, monkeypatch
     assert matching(tmp_path, data, 4000, limit=5).name == "matching (31/13/17 examples, limit 5)"
     monkeypatch.setattr(Matching, "rows", (31, 13, 17))
     assert matching(tmp_path, data, 4000).name == "matching"
-    assert matching(tmp_path, data, 1000).name == "matching (length 1000)"
-    assert matching(tmp_path, data, 4000, limit=5).name == "matching (limit 5)"
 
 
 def test_a_limit_draws_rows_in_their_order(tmp_path: Path) -> None:
@@ -265,16 +232,12 @@ PAPER = {"id": "P0", "text": "Paper 0"}
     [
         (None, {"eval": ["1\tP0\tP9"]}, "pairs.eval.tsv.xz:1: paper 'P9' is not in docs.jsonl.xz"),
         (None, {"eval": ["1\tP0\tP2", "1\tP0"]}, "pairs.eval.tsv.xz:2: 2 tab-separated fields, expected 3"),
-        (None, {"eval": ["1\tP0\tP2\tP3"]}, "pairs.eval.tsv.xz:1: 4 tab-separated fields, expected 3"),
-        (None, {"eval": ["3\tP0\tP2"]}, "pairs.eval.tsv.xz:1: label '3', expected 0 or 1"),
         (None, {"test": ["0\tP1\tP3", "1\tP0\tP1"]}, "pairs.test.tsv.xz:2: the pair 'P0 P1' is in train, too"),
         (None, {"test": ["1\tP2\tP0"]}, "pairs.test.tsv.xz:1: the pair 'P2 P0' is in val, too"),
         (None, {"test": []}, "acl_matching: the test split is empty"),
         ([PAPER, PAPER], None, "docs.jsonl.xz:2: paper 'P0' occurs in an earlier line"),
         ([PAPER, {"id": "P1", "text": ""}], None, "docs.jsonl.xz:2: the text of 'P1' is empty"),
         ([PAPER, {"id": "P1", "text": "\ud800"}], None, "docs.jsonl.xz:2: text is not Unicode"),
-        ([PAPER, {"id": 1, "text": "a"}], None, "docs.jsonl.xz:2: field 'id' is 1, expected str"),
-        ([PAPER, {"id": "P1"}], None, "docs.jsonl.xz:2: field 'text' is None, expected str"),
         (None, {"eval": ["1\tP0\tP\0"]}, r"pairs.eval.tsv.xz:1: paper 'P\x00' is not in docs.jsonl.xz"),
     ],
 )
@@ -288,7 +251,7 @@ def test_bad_acl_files_are_named_and_nothing_is_cached(
 
 @of_real_data
 def test_the_real_acl_pairs(tmp_path: Path, real_data: Path, limit: int | None) -> None:
-    task = built_under_one_name(AclMatching(max_length=4000, limit=limit), place(tmp_path, real_data))
+    task = built_under_one_name(AclMatching(max_length=4000, limit=limit), place(tmp_path / "cache", real_data))
     assert task.name == ("acl_matching" if limit is None else "acl_matching (limit 1009)")
     raw = real_data / "acl_pairs"
     with lzma.open(raw / "docs.jsonl.xz", "rt", encoding="utf-8") as file:

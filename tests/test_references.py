@@ -25,7 +25,7 @@ SHAPE = shape()
 @every_setting
 def test_the_formula_of_the_card_is_what_runs(name: str, extra: list[str]) -> None:
     for protocol in protocols_of(name):
-        agrees(mixer_of(name, *extra, "task=text", f"protocol={protocol}"), name)
+        agrees(mixer_of(name, *extra, f"protocol={protocol}"), name)
 
 
 CAUSAL = {

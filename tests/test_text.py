@@ -1,91 +1,126 @@
-"""Text: every source gives the same bytes, and plain readings of the raw files agree."""
+"""Text: every source gives the same bytes, plain readings of the raw files agree, and bad input is named by line."""
 
+import functools
+import io
+import json
+import lzma
+import tarfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from imdb import (
-    LAYOUTS,
-    Reviews,
-    as_json_lines,
-    by_file,
-    expected,
-    imdb,
-    place,
-    stored,
-    write_archive,
-)
-from support import composed
+from support import built_under_one_name, composed, of_real_data, place
 
 from lra.core.errors import UserError
 from lra.data import hub, readers
 from lra.data.groups import held_out, limited
-from lra.tasks import Place
+from lra.tasks import Place, Split, Task, text
+from lra.tasks.text import Text
+
+Reviews = dict[str, list[tuple[int, str]]]
 
 
-def of_hub(reviews: Reviews) -> Callable[..., list[dict[str, Any]]]:
-    def hub(place: Place, dataset: str, *, split: str, size: str, wants: str) -> list[dict[str, Any]]:
-        return [{"text": review, "label": label} for label, review in reviews[split]]
+@pytest.fixture
+def reviews(monkeypatch: pytest.MonkeyPatch) -> Reviews:
+    """13 of each class and split, in no order; some equal, one with both labels, some longer than 37 bytes.
 
-    return hub
+    The official data have no more of them here.
+    """
+    monkeypatch.setattr(text, "ROWS_PER_CLASS", 13)
+    words = {0: "awful <br /><br />", 1: "splendid, très"}
+    splits: Reviews = {}
+    for split in ("train", "test"):
+        rows = [
+            (label, f"{number % 9} {split}: {words[label]}" * (1 + number % 3))
+            for number in range(12)
+            for label in (1, 0)
+        ]
+        splits[split] = [(1, "as it is"), *rows, (0, "as it is")]
+    return splits
+
+
+def imdb(**changes: Any) -> Text:
+    return Text(**{"max_length": 37, "validation": "test", "limit": None, **changes})
+
+
+def as_archive(folder: Path, reviews: Reviews, first: bytes | None = None) -> Path:
+    """The original archive; `first` replaces the first review."""
+    folder.mkdir(parents=True, exist_ok=True)
+    seen: Counter[tuple[str, int]] = Counter()
+    members = [("aclImdb/README", b"a note"), ("aclImdb/train/unsup/0_0.txt", b"no label")]
+    for split, rows in reviews.items():
+        for label, review in rows:
+            data, first = first or review.encode(), None
+            members.append((f"aclImdb/{split}/{('neg', 'pos')[label]}/{seen[split, label]}_7.txt", data))
+            seen[split, label] += 1
+    with tarfile.open(folder / "aclImdb_v1.tar.gz", "w:gz") as archive:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return folder / "aclImdb_v1.tar.gz"
+
+
+def as_json_lines(folder: Path, reviews: Reviews, end: str = "") -> None:
+    (folder / "imdb").mkdir(parents=True, exist_ok=True)
+    for split, rows in reviews.items():
+        lines = [json.dumps({"label": label, "text": review}) + "\n" for label, review in rows]
+        data = "".join(lines).encode()
+        (folder / "imdb" / f"{split}.jsonl{end}").write_bytes(lzma.compress(data) if end else data)
+
+
+def as_compressed_json_lines(folder: Path, reviews: Reviews) -> None:
+    as_json_lines(folder, reviews, ".xz")
+
+
+def expected(rows: list[tuple[int, str]], length: int) -> list[tuple[list[int], int]]:
+    """Ids and labels by plain Python: sorted by bytes, then label; cut at the right; byte + 1."""
+    pairs = sorted((review.encode(), label) for label, review in rows)
+    return [([byte + 1 for byte in review[:length]], label) for review, label in pairs]
+
+
+def stored(split: Split) -> list[tuple[list[int], int]]:
+    return [(split.document(row).tolist(), int(split.labels[row])) for row in range(len(split))]
+
+
+def built(folder: Path, reviews: Reviews, **changes: Any) -> Task:
+    as_json_lines(folder / "data", reviews)
+    return imdb(**changes).build(place(folder / "cache", folder / "data"))
 
 
 def test_every_source_of_the_same_data_has_the_same_digest(
     tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for write in LAYOUTS:
+    def from_hub(at: Place, dataset: str, *, split: str, **_: str) -> list[dict[str, Any]]:
+        return [{"text": review, "label": label} for label, review in reviews[split]]
+
+    tasks = []
+    for write in (as_archive, as_json_lines, as_compressed_json_lines):
         write(tmp_path / write.__name__, reviews)
-    tasks = [imdb().build(place(tmp_path / f"cache_{write.__name__}", tmp_path / write.__name__)) for write in LAYOUTS]
-    digests = {task.digest for task in tasks}
+        tasks.append(imdb().build(place(tmp_path / f"cache {write.__name__}", tmp_path / write.__name__)))
+    monkeypatch.setattr(hub, "rows", from_hub)
+    tasks.append(imdb().build(place(tmp_path / "cache")))
+    assert len({task.digest for task in tasks}) == 1
     assert stored(tasks[0].train) == expected(reviews["train"], 37)
     assert stored(tasks[0].test) == expected(reviews["test"], 37)
     assert tasks[0].validates_on_test
-    monkeypatch.setattr(hub, "rows", of_hub(reviews))
-    from_hub = imdb().build(place(tmp_path / "cache", None))
-    assert digests == {from_hub.digest}
-    assert from_hub.source["from"] == "the hub: stanfordnlp/imdb"
+    assert tasks[-1].source["from"] == "the hub: stanfordnlp/imdb"
 
 
 def test_bytes_that_are_no_text_are_kept(tmp_path: Path, reviews: Reviews) -> None:
-    members = by_file(reviews)
-    members[0] = members[0][0], b"\x00\xff\xfe\x80 cut"
-    write_archive(tmp_path, members)
+    as_archive(tmp_path, reviews, b"\x00\xff\xfe\x80 cut")
     task = imdb(max_length=5).build(place(tmp_path / "cache", tmp_path))
     assert [1, 256, 255, 129, 33] in [ids for ids, _ in stored(task.train)]
     assert task.source["texts with a NUL byte"] == 1
 
 
-def test_a_prepared_task_needs_neither_raw_data_nor_time(
-    tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    as_json_lines(tmp_path / "data", reviews)
-    first = imdb().build(place(tmp_path / "cache", tmp_path / "data"))
-
-    def unexpected(*_: object, **__: object) -> None:
-        raise AssertionError("the raw data were read again")
-
-    monkeypatch.setattr(hub, "rows", unexpected)
-    monkeypatch.setattr(readers, "json_rows", unexpected)
-    for data_dir in (None, tmp_path / "data"):
-        assert imdb().build(place(tmp_path / "cache", data_dir)).digest == first.digest
-
-
-@pytest.mark.parametrize(
-    ("change", "sizes"),
-    [({"max_length": 31}, (26, 26, 26)), ({"validation": "holdout"}, (24, 2, 26)), ({"limit": 17}, (17, 17, 17))],
-)
-def test_every_option_has_a_cache_of_its_own(
-    tmp_path: Path, reviews: Reviews, change: dict[str, Any], sizes: tuple[int, ...]
-) -> None:
-    as_json_lines(tmp_path / "data", reviews)
-    imdb().build(place(tmp_path / "cache", tmp_path / "data"))
-    task = imdb(**change).build(place(tmp_path / "cache", tmp_path / "data"))
-    assert (len(task.train), len(task.val), len(task.test)) == sizes
-    assert np.diff(task.train.offsets).max() == task.max_len
+def test_a_prepared_task_is_not_read_again(tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = built(tmp_path, reviews)
+    monkeypatch.setattr(readers, "lines", None)
+    assert imdb().build(place(tmp_path / "cache", tmp_path / "data")).digest == first.digest
 
 
 @pytest.mark.parametrize("data_dir", ["", "nowhere", "a\0b"])
@@ -96,18 +131,15 @@ def test_a_data_folder_that_is_none_is_refused(tmp_path: Path, data_dir: str) ->
 
 
 def test_only_the_published_data_are_called_text(tmp_path: Path, reviews: Reviews) -> None:
-    assert imdb(max_length=4000).facts.name == "text"
     assert imdb(max_length=4000, validation="holdout").facts.name == "text"
-    assert imdb(max_length=1000).facts.name == "text (length 1000)"
     assert imdb(max_length=1000, limit=300).facts.name == "text (length 1000, limit 300)"
-    as_json_lines(tmp_path, {"train": reviews["train"][:23], "test": reviews["test"][:19]})
-    task = imdb(max_length=4000).build(place(tmp_path / "cache", tmp_path))
-    assert task.name == "text (23/19 examples)"
+    few = {"train": reviews["train"][:23], "test": reviews["test"][:19]}
+    assert built(tmp_path, few, max_length=4000).name == "text (23/19 examples)"
 
 
 def test_holdout_is_a_tenth_of_each_class_of_train(tmp_path: Path, reviews: Reviews) -> None:
-    as_json_lines(tmp_path, reviews)
-    task = imdb(validation="holdout").build(place(tmp_path / "cache", tmp_path))
+    built(tmp_path, reviews)
+    task = built(tmp_path, reviews, validation="holdout")
     assert (len(task.train), len(task.val), len(task.test)) == (24, 2, 26)
     assert task.val.labels.sum() == 1
     assert Counter(map(str, stored(task.train) + stored(task.val))) == Counter(map(str, expected(reviews["train"], 37)))
@@ -123,8 +155,7 @@ def test_held_out_is_a_function_of_the_labels() -> None:
 
 
 def test_a_limit_takes_a_sample_of_each_split_in_its_order(tmp_path: Path, reviews: Reviews) -> None:
-    as_json_lines(tmp_path, reviews)
-    task = imdb(limit=17).build(place(tmp_path / "cache", tmp_path))
+    task = built(tmp_path, reviews, limit=17)
     assert task.name == "text (length 37, limit 17)"
     for split, rows in (("train", task.train), ("test", task.test)):
         whole = expected(reviews[split], 37)
@@ -133,8 +164,7 @@ def test_a_limit_takes_a_sample_of_each_split_in_its_order(tmp_path: Path, revie
 
 def test_baselines_of_texts_that_a_word_decides(tmp_path: Path, reviews: Reviews) -> None:
     rows = {split: [row for row in reviews[split] if row[1] != "as it is"][:23] for split in reviews}
-    as_json_lines(tmp_path, rows)
-    task = imdb().build(place(tmp_path / "cache", tmp_path))
+    task = built(tmp_path, rows)
     assert task.baselines["bag of words"] == 100
     assert task.baselines["majority class"] == pytest.approx(100 * 12 / 23)  # 12 of the 23 rows are positive
 
@@ -147,3 +177,78 @@ def test_what_a_protocol_changes(protocol: str, max_length: int, validation: str
     cfg = composed("task=text", f"protocol={protocol}")
     assert (cfg.task.max_length, cfg.task.validation, cfg.train.eval_every) == (max_length, validation, eval_every)
     assert (cfg.train.steps, cfg.train.lr, cfg.train.warmup, cfg.train.schedule) == (20_000, 0.05, 8_000, "rsqrt")
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def refused(tmp_path: Path, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        imdb().build(place(tmp_path / "cache", tmp_path / "data"))
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_truncated_archive_is_refused(tmp_path: Path, reviews: Reviews, share: float) -> None:
+    path = as_archive(tmp_path / "data", reviews, np.random.default_rng(1).bytes(3_000))
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    refused(tmp_path, r"aclImdb_v1.tar.gz: not readable")
+
+
+def test_a_class_without_reviews_is_named(tmp_path: Path, reviews: Reviews) -> None:
+    as_archive(tmp_path / "data", {**reviews, "test": [row for row in reviews["test"] if row[0]]})
+    refused(tmp_path, r"aclImdb.*: 0 reviews of class neg in test, expected 13; take the official")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"label": 2, "text": "a"}', r"label 2, expected 0 \(negative\) or 1 \(positive\)"),
+        ('{"label": 1, "text": ""}', "an empty text, expected words"),
+        ('{"label": 1, "text": "\\ud800"}', "text is not Unicode"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, reviews: Reviews, line: str, message: str) -> None:
+    as_json_lines(tmp_path / "data", reviews)
+    path = tmp_path / "data" / "imdb" / "test.jsonl"
+    rows = path.read_text().splitlines()
+    path.write_text("\n".join([*rows[:4], line, *rows[4:]]) + "\n")
+    refused(tmp_path, f"test.jsonl:5: {message}")
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_missing_data_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: bool) -> None:
+    from huggingface_hub import constants
+
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("HF_HUB_OFFLINE", str(int(offline)))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
+    refused(tmp_path, rf"stanfordnlp/imdb .*\(84 MB\): not in {tmp_path / 'data'}, .* Put there: aclImdb_v1.tar.gz")
+
+
+# ---------------------------------------------------------------- the real reviews
+
+
+@functools.cache
+def plain(path: Path) -> list[tuple[bytes, int]]:
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    return sorted((row["text"].encode(), row["label"]) for row in rows)
+
+
+@of_real_data
+def test_real_reviews_are_read_as_plain_python_reads_them(real_data: Path, tmp_path: Path, limit: int | None) -> None:
+    task = built_under_one_name(imdb(max_length=4000, limit=limit), place(tmp_path, real_data))
+    assert task.name == ("text" if limit is None else "text (limit 1009)")
+    for split in ("train", "test"):
+        rows = plain(real_data / "imdb" / f"{split}.jsonl.xz")
+        assert len(rows) == 25_000
+        rows = [rows[row] for row in limited(25_000, limit, split)]
+        reviews = getattr(task, split)
+        assert reviews.labels.tolist() == [label for _, label in rows]
+        for row in [0, len(rows) - 1, *np.random.default_rng(3).choice(len(rows), size=200, replace=False).tolist()]:
+            assert reviews.document(row).tolist() == [byte + 1 for byte in rows[row][0][:4000]]
+    if limit is None:
+        assert task.baselines["majority class"] == 50
+        assert 88.5 < task.baselines["bag of words"] < 89.1

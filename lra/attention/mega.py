@@ -20,12 +20,6 @@ from lra.ops.convolution import convolve_both, convolve_modes, mode_kernel
 from lra.ops.dropout import Dropout
 from lra.ops.precision import at_least_float32, full_precision
 
-UNRELEASED = (
-    "β begins as N(0, 0.2²), the gains of q and k as 1 + N(0, 0.02²), and projections as PyTorch draws them; in the "
-    "authors' code β begins as ±1 + N(0, 0.02²), the sign alternating, gains and "
-    "projections as N(0, 0.02²), and biases as zeros"
-)
-
 
 class Mega(Mixer):
     """Gated attention with a moving average.
@@ -47,7 +41,9 @@ class Mega(Mixer):
             "values are as wide as the model, not twice as wide",
             "with pre-norm, H − X reads the normed input",
             "softmax on every task; the paper has a Laplace function on images",
-            UNRELEASED,
+            "β begins as N(0, 0.2²), the gains of q and k as 1 + N(0, 0.02²), and projections as PyTorch draws them; "
+            "in the authors' code β as ±1 + N(0, 0.02²), the sign alternating, gains and projections as N(0, "
+            "0.02²), and biases as zeros",
         ),
     )
     can_be_causal = True

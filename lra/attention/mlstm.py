@@ -18,11 +18,6 @@ from lra.ops.gated_memory import gated_memory
 from lra.ops.recurrent import NORM, Recurrent
 from lra.ops.scan import CHUNK
 
-UNRELEASED = (
-    "weights begin as PyTorch draws them; in the authors' code those of the gates "
-    "begin as zeros, those of q, k, v and o as N(0, 2 / (5 D)), those of the output as N(0, 4 / (layers² D))"
-)
-
 
 class Mlstm(Recurrent):
     """Matrix LSTM.
@@ -43,7 +38,8 @@ class Mlstm(Recurrent):
             "the norm divides by the root mean square, without subtracting a mean",
             "the gates read the input, as in the paper; in the authors' code they read q, k and v",
             NORM,
-            UNRELEASED,
+            "weights begin as PyTorch draws them; in the authors' code those of the gates as zeros, those of q, k, v "
+            "and o as N(0, 2 / (5 D)), those of the output as N(0, 4 / (layers² D))",
         ),
     )
 

@@ -22,12 +22,6 @@ from lra.ops.recurrent import Recurrent
 from lra.ops.scan import dplr_delta_rule
 
 LEAST = -math.exp(-0.5)  # lower bound of log decays (section 3.2)
-UNRELEASED = (
-    "the shares of the token before begin uniform, the biases of w evenly from −6 to 1, those of a at 0, ξ at 0.85, α "
-    "at 1, ρ at 0, and projections as PyTorch draws them; in the authors' code "
-    "shares, biases, ξ and the norm's weights follow the channel and the layer, α = 1.02, ρ = −0.04, projections to r, "
-    "k and v and the second of each low-rank net are orthogonal, and the first ones and the output projection are 0"
-)
 
 
 class Rwkv7(Recurrent):
@@ -48,7 +42,10 @@ class Rwkv7(Recurrent):
         deviations=(
             "values are not mixed with those of the first layer",
             "the projections are in full precision under bf16",
-            UNRELEASED,
+            "the shares of the token before begin uniform, the biases of w evenly from −6 to 1, those of a at 0, ξ "
+            "at 0.85, α at 1, ρ at 0, and projections as PyTorch draws them; in the authors' code shares, biases, ξ "
+            "and the norm's weights follow the channel and the layer, α = 1.02, ρ = −0.04, projections to r, k and v "
+            "and the second of each low-rank net are orthogonal, and the first ones and the output projection are 0",
         ),
     )
     one_graph = False

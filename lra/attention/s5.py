@@ -17,11 +17,6 @@ from lra.attention import Card, Shape
 from lra.core.errors import UserError
 from lra.ops.recurrent import SHELL, StateSpace, log_uniform
 
-UNRELEASED = (
-    "B begins as V⁻¹ N(0, 1 / D), and C as N(0, 1 / P) V, real before V; in the authors' code the "
-    "variance of B is 1 / P, and C is complex, of a variance that differs from task to task"
-)
-
 
 class S5(StateSpace):
     """Diagonal state space with shared states.
@@ -38,7 +33,12 @@ class S5(StateSpace):
         time="L D N",
         linear=True,
         oracle="the recurrence in float64; s5-pytorch 0.2.1",
-        deviations=(*SHELL, "Re A is minus an exponential, not cut off at −10⁻⁴", UNRELEASED),
+        deviations=(
+            *SHELL,
+            "Re A is minus an exponential, not cut off at −10⁻⁴",
+            "B begins as V⁻¹ N(0, 1 / D), and C as N(0, 1 / P) V, real before V; in the authors' code the variance "
+            "of B is 1 / P, and C is complex, of a variance that differs from task to task",
+        ),
     )
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "step": ("log_dt",),

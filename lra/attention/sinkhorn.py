@@ -55,18 +55,15 @@ class Sinkhorn(Attention):
     ) -> None:
         super().__init__(shape)
         self.block = min(block, shape.max_positions)
+        blocks = -(-shape.max_positions // self.block)
         self.iterations = iterations
         self.temperature = temperature
         self.scale = scale_of(shape, scale)
-        self.sort = nn.Parameter(torch.randn(shape.heads, shape.head_dim, self._blocks) * shape.head_dim**-0.5)
+        self.sort = nn.Parameter(torch.randn(shape.heads, shape.head_dim, blocks) * shape.head_dim**-0.5)
         self.noise = Gumbel() if gumbel else nn.Identity()
-        self.commutes = self.full_pattern = self._blocks == 1
+        self.commutes = self.full_pattern = blocks == 1
         card = card_of(self, scale, temperature=temperature, block=self.block)
         self.card = replace(card, linear=block >= LINEAR_FROM)
-
-    @property
-    def _blocks(self) -> int:
-        return -(-self.shape.max_positions // self.block)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         length = q.shape[2]

@@ -14,7 +14,6 @@ from lra.cli.command import command
 from lra.config import configure
 from lra.core.console import Preparation, say
 from lra.core.files import write_atomic
-from lra.core.paths import expanded
 from lra.data import Place, TaskBuilder
 from lra.data.cache import verify
 from lra.data.card import card, summary
@@ -30,7 +29,6 @@ class PrepareSettings:
     workers: PositiveInt | None
     packages: list[str]
     json: bool
-    export: str | None
     show: PositiveInt | None
     verify: bool
 
@@ -48,9 +46,6 @@ def job(cfg: DictConfig) -> None:
     if settings.verify:
         verify(task.folder)
         say("verified: the SHA-256 of every file of the cache and of the available raw data")
-    if settings.export is not None:
-        for path in builder.export(task, expanded(settings.export, "export")):
-            say(f"wrote {path}")
     if settings.show is not None:
         path = Path(f"{HydraConfig.get().runtime.choices['task']}.png")
         write_atomic(path, builder.show(task, settings.show))

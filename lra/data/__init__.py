@@ -6,7 +6,6 @@ them. Padding is added per batch and never stored; token id 0 is padding in all 
 Legend: n examples, P documents per example (1; matching 2), m stored documents, L tokens.
 """
 
-import mmap
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +21,6 @@ from lra.core.paths import expanded
 from lra.data.groups import Group, by_size, by_value
 
 PADDING = 0
-READ_BEFORE_RELEASE = 256  # documents
 OF_INPUTS = ("tokens", "values")  # the objectives of self-pretraining
 
 Progress = Callable[[int, int], None]
@@ -101,17 +99,9 @@ class Split:
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
     def stored(self, rows: Iterable[int]) -> Iterator[np.ndarray]:
-        """Yield the tokens of these stored documents, releasing the memory of a mapped file from time to time."""
+        """Yield the tokens of these stored documents."""
         tokens, offsets = np.asarray(self.tokens), np.asarray(self.offsets)  # faster than items of a memmap
-        for number, row in enumerate(rows):
-            yield tokens[offsets[row] : offsets[row + 1]]
-            if number % READ_BEFORE_RELEASE == 0:
-                self.release()
-
-    def release(self) -> None:
-        """Release the memory of mapped tokens; they are read again when they are needed."""
-        if isinstance(self.tokens, np.memmap):
-            self.tokens._mmap.madvise(mmap.MADV_DONTNEED)
+        return (tokens[offsets[row] : offsets[row + 1]] for row in rows)
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:
         """Return the lengths [len(examples), P] of the documents of these examples."""
@@ -275,10 +265,6 @@ class TaskBuilder(ABC):
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
         """Return token ids as a prepared task stores them, given those of the raw data; the same unless they differ."""
         return ids
-
-    def export(self, task: Task, folder: Path) -> list[Path]:
-        """Write the task's official files, if it has such a layout, and return their paths."""
-        raise UserError(f"export={folder}: {task.name} has no official layout to write")
 
     def show(self, task: Task, number: int) -> bytes:
         """Return a PNG of the first `number` training examples, for tasks with pictures."""

@@ -1,27 +1,17 @@
 """Baselines fitted on train: test accuracies in percent, or test perplexities."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
-from lra.core import streams
 from lra.core.errors import UserError
 from lra.data import Split
 from lra.data.splits import LMWindows
 from lra.data.tokenise import text_of
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 COSINE_PAIRS = 5_000
 BIGRAM_WEIGHTS = np.arange(1, 20) / 20
-
-# Of the convolution.
-SEED = 1
-WIDTH, CHANNELS, WINDOW = 32, 64, 5
-EXAMPLES, TOKENS = 4_000, 512  # at most: of train, evenly spaced; of a text, from its start
-EPOCHS, BATCH, RATE = 4, 25, 0.01
 
 
 def majority(train: Split, test: Split) -> float:
@@ -154,60 +144,3 @@ def _predictions(split: LMWindows) -> tuple[np.ndarray, np.ndarray]:
     """Input token and target of every prediction over all windows."""
     rows = np.arange(len(split))
     return split.pad(rows, split.context).ravel().astype(np.int64), split.targets(rows).ravel()
-
-
-def convolution(train: Split, test: Split, vocabulary: int, classes: int) -> float:
-    """Return the accuracy of a convolution of texts after `EPOCHS` passes over `EXAMPLES` examples.
-
-    Embedded tokens, a convolution of one width, ReLU, the maximum over positions, a linear map; for pairs, both feature
-    vectors and their product.
-
-    Source:
-        Kim 2014, Convolutional Neural Networks for Sentence Classification.
-    """
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    weights = [torch.from_numpy(array).requires_grad_() for array in _first(vocabulary, classes, train.documents)]
-    optimizer = torch.optim.Adam(weights, lr=RATE)
-    rows = np.linspace(0, len(train) - 1, min(len(train), EXAMPLES)).astype(np.int64)
-    with torch.enable_grad():
-        for epoch in range(EPOCHS):
-            order = streams.generator(SEED, "order", epoch).permutation(rows)
-            for batch in _batches(order):
-                loss = cross_entropy(_logits(train, batch, weights), torch.from_numpy(train.targets(batch)))
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-    with torch.no_grad():
-        answers = [_logits(test, batch, weights).argmax(dim=1).numpy() for batch in _batches(np.arange(len(test)))]
-    return float(100 * np.mean(np.concatenate(answers) == test.labels))
-
-
-def _first(vocabulary: int, classes: int, documents: int) -> list[np.ndarray]:
-    """Initial weights of embedding, convolution and linear map, and the latter's bias."""
-    rng = streams.generator(SEED, "init")
-    features = CHANNELS * (1 if documents == 1 else 3)
-    shapes = (vocabulary, WIDTH), (CHANNELS, WIDTH, WINDOW), (classes, features)
-    scales = 1.0, (2 / (WIDTH * WINDOW)) ** 0.5, features**-0.5
-    drawn = [rng.normal(0, scale, shape).astype(np.float32) for shape, scale in zip(shapes, scales, strict=True)]
-    return [*drawn, np.zeros(classes, np.float32)]
-
-
-def _batches(rows: np.ndarray) -> list[np.ndarray]:
-    return np.split(rows, range(BATCH, len(rows), BATCH))
-
-
-def _logits(split: Split, rows: np.ndarray, weights: Sequence["Tensor"]) -> "Tensor":
-    """Logits [len(rows), classes]."""
-    import torch
-    from torch.nn.functional import conv1d, embedding, linear
-
-    table, kernel, last, bias = weights
-    length = max(WINDOW, int(split.lengths(rows).max()))
-    tokens = torch.from_numpy(split.pad(rows, length)[:, :TOKENS].astype(np.int64))  # [texts, length]
-    features = conv1d(embedding(tokens, table).mT, kernel).relu().amax(dim=2)  # [texts, CHANNELS]
-    if split.documents == 2:
-        first, other = features[::2], features[1::2]
-        features = torch.cat([first, other, first * other], dim=1)
-    return linear(features, last, bias)

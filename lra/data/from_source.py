@@ -4,6 +4,7 @@ SHA-256 and row counts of raw files are stored in the cache folder, so that a se
 holds as long as path, inode, size and times of its files are unchanged.
 """
 
+import os
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from multiprocessing import get_all_start_methods, get_context, get_start_method, set_start_method
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -28,108 +29,75 @@ from lra.data.writer import Writer
 
 GENERATED = "generated"  # name of a source that needs no raw data
 STORED = "raw"  # folder of stored digests and counts, beside those of the tasks
+LISTED = 10  # files whose SHA-256 a record lists
 GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`'
 
 Content = dict[str, Any]
 """Facts about the data that decide a task's name besides its options, by the keys of a prepared task's `source`."""
 
-Stamp = dict[str, str]
-"""Name and SHA-256 of a file or folder of raw data, as the identity of a cache holds them."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Raw data at hand: files, a folder, a data set of the hub, or a generator.
+    """Raw data at hand: files, a data set of the hub, or a generator.
 
     Args:
         name: origin of the data, for the record.
         read: returns all data in the form that the task's `fill` expects.
-        paths: the files; empty for generated data, the hub, and missing data. A folder stands for its files that match
-            one of the patterns `inside`.
-        inside: patterns relative to a folder.
+        files: the files; empty for generated data, the hub, and missing data.
         content: returns the facts that decide the name, such as the number of rows, without parsing the data.
     """
 
     name: str
     read: Callable[[], Any]
-    paths: list[Path] = field(default_factory=list)
-    inside: tuple[str, ...] = ()
+    files: list[Path] = field(default_factory=list)
     content: Callable[[], Content] = dict
 
-    def files(self, path: Path) -> dict[str, Path]:
-        """Return the files that a path stands for, by name."""
-        if not (self.inside and path.is_dir()):
-            return {path.name: path}
-        return {str(file.relative_to(path)): file for pattern in self.inside for file in path.glob(pattern)}
+    def sha256(self, place: Place) -> dict[str, str]:
+        """Return the SHA-256 of each file by its name, or by its path below the folder that they share."""
 
-    def state(self) -> list[str]:
-        """Return a digest of the inodes, sizes and times of the files of each path."""
-        return [_state(self.files(path)) for path in self.paths]
+        def compute() -> dict[str, str]:
+            above = os.path.commonpath([path.absolute().parent for path in self.files])
+            return {os.path.relpath(path, above): sha256(path) for path in self.files}
 
-    def stamps(self, place: Place) -> list[Stamp]:
-        """Return the stamp of each path; the SHA-256 of a folder is that of the names and SHA-256 of its files.
+        return stored(place, self.files, "sha256", compute) if self.files else {}
 
-        Raises:
-            UserError: a path is not a regular file.
-        """
-        return [{"name": path.name, "sha256": self._sha256(place, path)} for path in self.paths]
 
-    def _sha256(self, place: Place, path: Path) -> str:
-        files = self.files(path)
-        if files == {path.name: path}:
-            return _stored(place, path, files, "sha256", lambda: sha256(path))
-        return _stored(
-            place, path, files, "sha256", lambda: digest({name: sha256(file) for name, file in files.items()})
-        )
+def stored(place: Place, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:
+    """Return the JSON value `what` of these files; it is computed once until one of them changes."""
+    try:
+        status = {str(path.absolute()): path.stat() for path in files}
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from None
+    state = {name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in status.items()}
+    memo = place.cache / STORED / f"{digest([what, state])[:16]}.json"
+    if memo.exists() and not place.verify:
+        return read_json(memo)
+    value = compute()
+    with suppress(UserError):  # a cache folder that is read-only
+        write_json(memo, value)
+    return value
 
 
 def counted(place: Place, path: Path, count: Callable[[Path], Any], what: str = "rows") -> Any:
     """Return the JSON value `count(path)`, stored under the name `what` until the file changes."""
-    return _stored(place, path, {path.name: path}, what, lambda: count(path))
-
-
-def _stored(place: Place, path: Path, files: dict[str, Path], what: str, compute: Callable[[], Any]) -> Any:
-    """Return the stored value of unchanged files, or compute and store it."""
-    state = _state(files)
-    memo = place.cache / STORED / f"{digest([str(path.resolve()), what])[:16]}.stamp"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        entry = read_json(memo)
-        if entry["state"] == state and not place.verify:
-            return entry["value"]
-    value = compute()
-    if _state(files) == state:
-        with suppress(UserError):  # a cache folder that is read-only
-            write_json(memo, {"state": state, "value": value})
-    return value
-
-
-def _state(files: dict[str, Path]) -> str:
-    try:
-        status = {str(file): file.stat() for file in files.values()}
-    except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}") from None
-    return digest({name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in status.items()})
+    return stored(place, [path], what, partial(count, path))
 
 
 def of_splits(
     place: Place,
     name: str,
-    files: dict[str, list[Path]],
+    files: dict[str, Path],
     read: Callable[[], Any],
     *,
     beside: Iterable[Path] = (),
     count: Callable[[Path], int] = readers.count,
 ) -> Source:
-    """Return a source of files by split, whose rows are counted; the files `beside` them belong to all splits."""
-
-    def rows(paths: list[Path]) -> int:
-        return sum(counted(place, path, count) for path in paths)
-
+    """Return a source of a file for each split, whose rows are counted; the files `beside` them belong to all."""
     return Source(
         name=name,
-        paths=[*beside, *chain(*files.values())],
+        files=[*beside, *files.values()],
         read=read,
-        content=lambda: {"rows": {split: rows(paths) for split, paths in files.items()}},
+        content=lambda: {"rows": {split: counted(place, path, count) for split, path in files.items()}},
     )
 
 
@@ -142,11 +110,10 @@ def missing_source(place: Place, what: str, *, size: str, wants: str, reason: st
     return Source(name="", read=read)
 
 
-def first(place: Place, *patterns: str) -> Path | None:
-    """Return the first path below the data folder that matches one of the patterns, or None."""
-    if place.data_dir is None:
-        return None
-    return next((path for pattern in patterns for path in sorted(place.data_dir.glob(pattern))), None)
+def first(place: Place, *names: str) -> Path | None:
+    """Return the first of these paths that exists below the data folder, or None."""
+    paths = [place.data_dir / name for name in names] if place.data_dir else []
+    return next((path for path in paths if path.exists()), None)
 
 
 def located(place: Place, name: str, key: str) -> Path:
@@ -163,20 +130,19 @@ def located(place: Place, name: str, key: str) -> Path:
     raise UserError(f"task.{key}: {name}: no such file or folder{' here or in LRA_DATA' if place.data_dir else ''}")
 
 
-def together(place: Place, layouts: Iterable[tuple[str, ...]]) -> list[list[Path]]:
-    """Return the files of the first layout found below the data folder, by pattern; an empty list if there is none.
+def together(place: Place, *layouts: tuple[str, ...]) -> list[Path]:
+    """Return the files of the first layout found below the data folder; an empty list if there is none.
 
     Raises:
         UserError: only a part of a layout is there.
     """
-    for layout in layouts if place.data_dir else ():
-        matches = [sorted(place.data_dir.glob(pattern)) for pattern in layout]
-        if all(matches):
-            return matches
-        if any(matches):
-            missing = place.data_dir / layout[matches.index([])]
-            [beside, *_] = filter(None, matches)
-            raise UserError(f"{missing}: no such file; it belongs beside {beside[0].name}")
+    for names in layouts if place.data_dir else ():
+        paths = [place.data_dir / name for name in names]
+        missing = [path for path in paths if not path.exists()]
+        if not missing:
+            return paths
+        if len(missing) < len(paths):
+            raise UserError(f"{missing[0]}: no such file; it belongs to {', '.join(names)}")
     return []
 
 
@@ -205,9 +171,9 @@ class FromSource(TaskBuilder):
         names = [field.name for field in fields(self) if field.init and field.name not in self.BESIDE]
         return {name: getattr(self, name) for name in names}
 
-    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
-        """Return everything that determines the content of the cache, with the stamps of the raw files."""
-        return {"task": self.name, "version": self.facts_of({}).version, **self.options, "raw": stamps or None}
+    def identity(self, place: Place, raw: dict[str, str]) -> Identity:
+        """Return everything that determines the content of the cache, with the SHA-256 of the raw files."""
+        return {"task": self.name, "version": self.facts_of({}).version, **self.options, "raw": raw}
 
     @abstractmethod
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
@@ -222,35 +188,33 @@ class FromSource(TaskBuilder):
         if self.place is None:
             return self.facts_of({})
         source = self.find(self.place)
-        if source.paths:
+        if source.files:
             return self.facts_of(source.content())
-        return self.facts_of(described(self.place, self.identity(self.place, [])) or {})
+        return self.facts_of(described(self.place, self.identity(self.place, {})) or {})
 
     def locate(self, place: Place) -> str:
         builder = self.at(place)
         source = builder.find(place)
-        prepared_or_here = source.paths or source.name == GENERATED or described(place, builder.identity(place, []))
+        identity = builder.identity(place, source.sha256(place))
+        prepared_or_here = source.files or source.name == GENERATED or described(place, identity)
         if not prepared_or_here and not (source.name and hub.is_reachable()):
             next(iter(source.read()), None)  # raises
-        return digest(builder.identity(place, source.stamps(place)))
+        return digest(identity)
 
     def build(self, place: Place) -> Task:
         builder = self.at(place)
         source = builder.find(place)
-        state, stamps = source.state(), source.stamps(place)
+        raw = source.sha256(place)
 
         def make(writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
             more = builder.fill(place, source, writers, staging)
-            for path, before, now in zip(source.paths, state, source.state(), strict=True):
-                if before != now:
-                    raise UserError(f"{path}: changed while it was read; prepare again")
-            digests = {stamp["name"]: stamp["sha256"] for stamp in stamps}
-            return {"from": source.name, **({"sha256": digests} if digests else {}), **more}
+            listed = raw if len(raw) <= LISTED else {f"{len(raw):,} files": digest(raw)}
+            return {"from": source.name, **({"sha256": listed} if raw else {}), **more}
 
         return prepared(
             place,
             builder.facts,
-            builder.identity(place, stamps),
+            builder.identity(place, raw),
             make,
             builder.baselines,
             validates_on_test=self.validates_on_test,
@@ -283,7 +247,7 @@ class Generated(FromSource):
     def sizes(self) -> dict[str, int]:
         return {split: getattr(self, f"{split}_size") for split in SPLITS}
 
-    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+    def identity(self, place: Place, raw: dict[str, str]) -> Identity:
         version = self.facts_of({}).version
         return {"task": self.name, "version": version, "sizes": self.sizes, **self.options, "seed": self.seed}
 

@@ -13,6 +13,10 @@ from lra.core.files import digest, read_json, write_json
 from lra.data import Place
 
 
+class NotFetched(Exception):
+    """The hub could not be reached or has no such data; the message is one line."""
+
+
 def rows(place: Place, dataset: str, *, split: str, size: str, wants: str) -> Any:
     """Return the rows of a split of a data set on the hub, through `datasets`.
 
@@ -53,8 +57,6 @@ def files(place: Place, name: str, configuration: str | None = None) -> dict[str
         UserError: it cannot be loaded.
     """
 
-    fetched = place.cache / "hub" / f"{digest([name, configuration])[:16]}.json"
-
     def load() -> dict[str, list[str]]:
         import datasets
 
@@ -62,6 +64,7 @@ def files(place: Place, name: str, configuration: str | None = None) -> dict[str
         splits = datasets.load_dataset(name, configuration, cache_dir=str(place.cache / "hub"))
         return {split: [file["filename"] for file in rows.cache_files] for split, rows in splits.items()}
 
+    fetched = place.cache / "hub" / f"{digest([name, configuration])[:16]}.json"
     local = Path(name).is_dir()
     if local or place.verify or not fetched.is_file():
         try:
@@ -69,10 +72,6 @@ def files(place: Place, name: str, configuration: str | None = None) -> dict[str
         except NotFetched as error:
             raise UserError(f"task.data=hf:{name}: {error}") from None
     return {split: list(map(Path, paths)) for split, paths in read_json(fetched).items()}
-
-
-class NotFetched(Exception):
-    """The hub could not be reached or has no such data; the message is one line."""
 
 
 def from_hub(what: str, load: Callable[[], Any], local: bool = False) -> Any:
@@ -84,10 +83,25 @@ def from_hub(what: str, load: Callable[[], Any], local: bool = False) -> Any:
     try:
         if not local:
             say(f"fetching {what} from the Hugging Face hub")
-            _refuse_unless_reachable()
+            _ask()
         return load()
     except Exception as error:
         raise NotFetched(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+
+
+def is_reachable() -> bool:
+    """Return True if the hub answers."""
+    try:
+        _ask()
+    except OSError:
+        return False
+    return True
+
+
+def missing_data_error(place: Place, what: str, *, size: str, wants: str, reason: str) -> UserError:
+    """Return the error for data that are neither in the data folder nor on the network."""
+    looked = f"not in {place.data_dir}" if place.data_dir else "no data folder is set (LRA_DATA=... or data_dir=...)"
+    return UserError(f"{what} ({size}): {looked}, and it could not be fetched ({reason}). Put there: {wants}")
 
 
 def _fetched(load: Callable[[], Any], place: Place, what: str, *, size: str, wants: str) -> Any:
@@ -97,16 +111,7 @@ def _fetched(load: Callable[[], Any], place: Place, what: str, *, size: str, wan
         raise missing_data_error(place, what, size=size, wants=wants, reason=str(error)) from None
 
 
-def is_reachable() -> bool:
-    """Return True if the hub answers."""
-    try:
-        _refuse_unless_reachable()
-    except OSError:
-        return False
-    return True
-
-
-def _refuse_unless_reachable() -> None:
+def _ask() -> None:
     """Ask the hub once, briefly; its own client would retry for half a minute."""
     from huggingface_hub import constants
 
@@ -114,12 +119,3 @@ def _refuse_unless_reachable() -> None:
         raise ConnectionError("HF_HUB_OFFLINE is set")
     request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
     urllib.request.urlopen(request, timeout=5).close()
-
-
-def missing_data_error(place: Place, what: str, *, size: str, wants: str, reason: str) -> UserError:
-    """Return the error for data that are neither in the data folder nor on the network."""
-    if place.data_dir:
-        looked, where = f"not in {place.data_dir}", "Put there"
-    else:
-        looked, where = "no data folder is set", "Name a folder (LRA_DATA=... or data_dir=...) and put there"
-    return UserError(f"{what} ({size}): {looked}, and it could not be fetched ({reason}). {where}: {wants}")

@@ -1,63 +1,49 @@
-"""Readers of raw data: lines of plain or compressed files, JSON lines, parquet files and tar archives.
-
-Every error names the file and the line, row or member.
-"""
+"""Readers of raw data: lines of plain or compressed files, JSON lines and tar archives. Errors name file and line."""
 
 import gzip
 import lzma
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from lra.core.errors import UserError
-from lra.core.files import opened, parse_json
+from lra.core.files import parse_json
 
-PARQUET = ".parquet"
-PARQUET_BATCH_ROWS = 1_000
-DRAIN_BYTES = 2**20
-DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, gzip.BadGzipFile)
+
+@contextmanager
+def named_errors(where: str) -> Iterator[None]:
+    """Turn errors of reading and decompressing into a UserError that begins with `where`."""
+    try:
+        yield
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError) as error:
+        raise UserError(f"{where}: not readable: {getattr(error, 'strerror', None) or error}") from None
 
 
 def decompressed(path: Path) -> IO[bytes]:
-    """Open a regular file, plain or compressed (.xz, .gz), for reading."""
-    opened(path).close()  # raises UserError unless it is a regular file
-    suffix = path.suffix.lower()
-    if suffix == ".xz":
-        return lzma.open(path)
-    return gzip.open(path) if suffix == ".gz" else open(path, "rb")
+    """Open a file, plain or compressed (.xz, .gz), for reading."""
+    kinds: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
+    return kinds.get(path.suffix.lower(), open)(path, "rb")
+
+
+def contents(path: Path) -> bytes:
+    """Read a file, plain or compressed (.xz, .gz)."""
+    with named_errors(str(path)), decompressed(path) as file:
+        return file.read()
 
 
 def lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield `stream_lines` of a file, plain or compressed (.xz, .gz)."""
-    with decompressed(path) as file:
-        yield from stream_lines(str(path), file)
+    """Yield (`path:line number`, line without line end) of a file, plain or compressed (.xz, .gz)."""
+    with named_errors(str(path)), decompressed(path) as file:
+        yield from numbered(str(path), file)
 
 
-def stream_lines(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
-    """Yield (`name:line number`, line without line end) of an open file.
-
-    Raises:
-        UserError: the file cannot be read, or is damaged or truncated.
-    """
-    try:
-        for number, line in enumerate(file, start=1):
-            yield f"{name}:{number}", line.rstrip(b"\r\n")
-    except (*DAMAGED, OSError) as error:
-        raise unreadable(name, error) from None
-
-
-def contents(where: str, file: IO[bytes]) -> bytes:
-    """Read all bytes of an open file or archive member.
-
-    Raises:
-        UserError: it cannot be read, or is damaged or truncated.
-    """
-    try:
-        return file.read()
-    except (*DAMAGED, OSError) as error:
-        raise unreadable(where, error) from None
+def numbered(name: str, rows: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Yield (`name:line number`, line without line end) of lines."""
+    for number, line in enumerate(rows, start=1):
+        yield f"{name}:{number}", line.rstrip(b"\r\n")
 
 
 def decoded(where: str, line: bytes, encoding: str = "UTF-8") -> str:
@@ -89,32 +75,19 @@ def checked_text(where: str, text: str) -> str:
 
 
 def count(path: Path) -> int:
-    """Number of rows of a parquet file, or of lines of any other file that are not blank."""
-    if path.suffix != PARQUET:
-        return sum(1 for _, line in lines(path) if line.strip())
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with opened(path) as file:
-            return pq.read_metadata(file).num_rows
-    except (pa.ArrowException, OSError) as error:
-        raise unreadable(str(path), error) from None
+    """Number of lines of a file that are not blank."""
+    return sum(1 for _, line in lines(path) if line.strip())
 
 
 def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where, row) of each line of a JSON-lines file, whose rows have these fields of these types.
+    """Yield (where, row) of a JSON-lines file, or of a .json file with one array, whose rows have these fields.
 
     Blank lines are skipped.
+
+    Raises:
+        UserError: a row is no JSON object, or a field has another type.
     """
-    for where, line in lines(path):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-        except ValueError as error:
-            reason = str(error).partition(";")[0]  # the rest is advice to programmers
-            raise UserError(f"{where}: not JSON: {reason}") from None
+    for where, row in _json_values(path):
         if not isinstance(row, dict):
             raise UserError(f"{where}: {row!r:.80}, expected an object with {', '.join(fields) or 'fields'}")
         for name, kind in fields.items():
@@ -123,75 +96,42 @@ def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, An
         yield where, row
 
 
-def parquet_rows(paths: Iterable[Path], /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where, row) of parquet files in order, with these columns alone, of these types; by default with all."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    for path in paths:
+def _json_values(path: Path) -> Iterator[tuple[str, Any]]:
+    array = ".json" in path.suffixes and contents(path).lstrip()[:1] == b"["
+    for where, text in [(str(path), contents(path))] if array else lines(path):
+        if not text.strip():
+            continue
         try:
-            with opened(path) as file:
-                table = pq.ParquetFile(file)
-                names = table.schema_arrow.names
-                if not set(fields) <= set(names):
-                    raise UserError(f"{path}: columns {names}, expected {list(fields)}")
-                batches = table.iter_batches(PARQUET_BATCH_ROWS, columns=list(fields) or None)
-                rows_of_batches = (row for batch in batches for row in batch.to_pylist())
-                for number, row in enumerate(rows_of_batches, start=1):
-                    where = f"{path}: row {number}"
-                    for name, kind in fields.items():
-                        if not isinstance(row[name], kind):
-                            raise UserError(f"{where}: {name} is {row[name]!r:.80}, expected {kind.__name__}")
-                    yield where, row
-        except (pa.ArrowException, OSError) as error:
-            raise unreadable(str(path), error) from None
+            value = parse_json(text)
+        except ValueError as error:
+            reason = str(error).partition(";")[0]  # the rest is advice to programmers
+            raise UserError(f"{where}: not JSON: {reason}") from None
+        if array:
+            yield from ((f"{path}: item {number}", item) for number, item in enumerate(value, start=1))
+        else:
+            yield where, value
 
 
-def rows(paths: list[Path], /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield `parquet_rows` of the files, or `json_rows` of the only one, by the first suffix."""
-    if paths[0].suffix == PARQUET:
-        return parquet_rows(paths, **fields)
-    [path] = paths
-    return json_rows(path, **fields)
-
-
-def members(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield (name, stream) of the wanted regular files in a tar archive, plain or compressed, in order.
-
-    Nothing is extracted, so names that leave the folder are harmless, and links and devices are passed over.
+def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    """Yield (name, content) of the wanted regular files in a tar archive, in order. Nothing is extracted.
 
     Raises:
-        UserError: the archive cannot be read, or is damaged or truncated (its checksum is compared at the end).
+        UserError: the archive cannot be read.
     """
-    opened(path).close()
-    try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                if member.isreg() and wanted(member.name):
-                    yield member.name, archive.extractfile(member)
-            while archive.fileobj.read(DRAIN_BYTES):
-                pass
-    except (*DAMAGED, OSError, ValueError) as error:
-        raise unreadable(str(path), error) from None
+    with named_errors(str(path)), tarfile.open(path) as archive:
+        for member in archive:
+            if member.isreg() and wanted(member.name):
+                yield member.name, archive.extractfile(member).read()
 
 
-def named_members(path: Path, names: Iterable[str]) -> Iterator[tuple[str, str, IO[bytes]]]:
-    """Yield (name, where, stream) of the archive members with these base names, in the archive's order, up to the last.
+def named_members(path: Path, *names: str) -> list[bytes]:
+    """Return the contents of the archive members with these base names.
 
     Raises:
-        UserError: a member is missing, or the archive is damaged.
+        UserError: a member is missing, or the archive cannot be read.
     """
-    missing = dict.fromkeys(names)
-    for member, stream in members(path, lambda member: Path(member).name in missing):
-        name = Path(member).name
-        del missing[name]
-        yield name, f"{path}: {member}", stream
-        if not missing:
-            return
-    if missing:
-        raise UserError(f"{path}: no member {next(iter(missing))}; fetch the archive again")
-
-
-def unreadable(where: str, error: Exception) -> UserError:
-    reason = " ".join(str(getattr(error, "strerror", None) or error).split())
-    return UserError(f"{where}: {'damaged' if isinstance(error, DAMAGED) else 'not readable'}: {reason}")
+    found = {Path(name).name: data for name, data in members(path, lambda name: Path(name).name in names)}
+    for name in names:
+        if name not in found:
+            raise UserError(f"{path}: no member {name}; fetch the archive again")
+    return [found[name] for name in names]

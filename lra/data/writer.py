@@ -28,6 +28,7 @@ class Writer:
         self._folder, self._facts = folder, facts
         self._dtype = np.dtype("u1" if facts.pictures or facts.vocab_size <= 256 else "<u2")
         shift = Pictures.shift if facts.pictures else 0
+        self._shortest = facts.max_len if facts.fixed_length else 0
         self._tokens = (1 - shift if facts.objective != "next_token" else 0, facts.vocab_size - 1 - shift)
         self._file = open(folder / f"{split}.tokens{ARRAY}", "wb")  # noqa: SIM115
         self._sha = hashlib.sha256()
@@ -91,7 +92,7 @@ class Writer:
         """Check tokens, and return them as they are stored."""
         self._check_within("token", tokens, *self._tokens)
         if self._facts.objective != "next_token":
-            self._check_within("length", lengths, 0, self._facts.max_len)
+            self._check_within("length", lengths, self._shortest, self._facts.max_len)
         return np.ascontiguousarray(tokens, dtype=self._dtype).tobytes()
 
     def _check_within(self, what: str, values: Any, least: int, most: int) -> None:

@@ -32,8 +32,8 @@ class AclMatching(Pairs):
     FILES = tuple(f"pairs.{part}.tsv.xz" for part in FILE_SPLITS)
 
     def find(self, place: Place) -> Source:
-        files = together(place, [tuple(f"acl_pairs/{name}" for name in (self.DOCUMENTS, *self.FILES))])
-        if not files:
+        paths = together(place, tuple(f"acl_pairs/{name}" for name in (self.DOCUMENTS, *self.FILES)))
+        if not paths:
             return missing_source(
                 place,
                 "pairs of ACL papers",
@@ -41,12 +41,12 @@ class AclMatching(Pairs):
                 wants=f"the folder acl_pairs with {self.DOCUMENTS} and {', '.join(self.FILES)}",
                 reason="they are not on the Hugging Face hub",
             )
-        [documents], *parts = files
-        pairs = {split: path for split, [path] in zip(SPLITS, parts, strict=True)}
+        documents, *parts = paths
+        pairs = dict(zip(SPLITS, parts, strict=True))
         return of_splits(
             place,
             documents.name,
-            {split: [path] for split, path in pairs.items()},
+            pairs,
             lambda: _read(documents, pairs),
             beside=[documents],
         )
@@ -55,7 +55,7 @@ class AclMatching(Pairs):
         """Return licence, origin and numbers of papers; raise UserError if two splits share a pair in any order."""
         splits: dict[frozenset[str], str] = {}
         papers: dict[str, set[str]] = {split: set() for split in SPLITS}
-        for split, path in zip(SPLITS, source.paths[1:], strict=True):
+        for split, path in zip(SPLITS, source.files[1:], strict=True):
             for where, _, *names in _id_pairs(path):
                 other = splits.setdefault(frozenset(names), split)
                 if other != split:

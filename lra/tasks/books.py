@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError, did_you_mean
-from lra.core.files import opened, sha256, write_json
+from lra.core.files import sha256, write_json
 from lra.data import readers
 from lra.data.baselines import bigram, unigram
 from lra.data.cache import NUL, SPLITS, Splits
@@ -33,7 +33,6 @@ ENDS = (0.90, 0.95)  # of train and of validation, in characters
 
 COLLECTION = "childrens_books/books.jsonl"
 FOLDERS = ("books", "gutenberg")
-IN_FOLDER = "*.txt"
 SIZE = "42 MB"
 WANTS = f"{COLLECTION}[.xz] (path, year, group, text), or a folder books/ of Project Gutenberg's .txt files"
 LICENCE = "public domain in the USA"
@@ -105,17 +104,15 @@ class Books(FromSource):
         if collection := first(place, f"{COLLECTION}.xz", COLLECTION):
             return Source(
                 name=COLLECTION,
-                paths=[collection],
+                files=[collection],
                 read=lambda: read_collection(collection),
                 content=lambda: _content(COLLECTION, counted(place, collection, readers.count)),
             )
-        if book := first(place, *(f"{folder}/{IN_FOLDER}" for folder in FOLDERS)):
-            folder = book.parent
-            files = sorted(folder.glob(IN_FOLDER))
+        if folder := first(place, *FOLDERS):
+            files = sorted(folder.glob("*.txt"))
             return Source(
                 name=f"{folder.name}/",
-                paths=[folder],
-                inside=(IN_FOLDER,),
+                files=files,
                 read=lambda: list(map(read_gutenberg, files)),
                 content=lambda: _content(f"{folder.name}/", len(files)),
             )
@@ -202,13 +199,7 @@ def read_collection(path: Path) -> list[Book]:
 
 def read_gutenberg(path: Path) -> Book:
     """Return the text between the START and END markers of a Project Gutenberg file, with line ends as \\n."""
-    with opened(path) as file:
-        data = readers.contents(str(path), file)
-    try:
-        text = data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}:{line}: byte 0x{data[error.start]:02x}, expected UTF-8") from None
+    text = readers.decoded(str(path), readers.contents(path)).removeprefix("\ufeff").replace("\r\n", "\n")
     start = START.search(text)
     end = END.search(text, start.end()) if start else None
     if not end:

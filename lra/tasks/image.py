@@ -9,7 +9,7 @@ Source:
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from pydantic import PositiveInt
@@ -18,7 +18,7 @@ from lra.core.errors import UserError
 from lra.data import hub, readers
 from lra.data.baselines import majority
 from lra.data.cache import Splits
-from lra.data.from_source import Content, FromSource, Source, first
+from lra.data.from_source import Content, FromSource, Source, first, together
 from lra.data.groups import held_out, limited
 from lra.data.pictures import picture_baselines, sheet
 from lra.data.tokenise import BYTE_VOCABULARY
@@ -29,13 +29,14 @@ VERSION = 2  # 1 had no baseline but the majority class; its pictures are the sa
 PIXELS = 1_024
 CLASSES = 10
 BATCH_ROWS = 10_000  # of one official file: five of train, one of test
-TRAIN_BATCHES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-TEST_BATCH = "test_batch.bin"
+BATCHES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
 
-BINARY, PICKLES, COPIES, HUB = "cifar-10-binary.tar.gz", "cifar-10-python.tar.gz", "cifar10_gray", "uoft-cs/cifar10"
+BINARY, COPIES, HUB = "cifar-10-binary.tar.gz", "cifar10_gray", "uoft-cs/cifar10"
 SIZE = "162 MB"
 LICENCE = "none stated; cite Krizhevsky 2009"
-COPIES_KINDS = ("images.u8.xz", "labels.u8")  # of files, for each split
+COPIES_FILES = tuple(
+    f"{COPIES}/{split}.{kind}" for split in ("train", "test") for kind in ("images.u8.xz", "labels.u8")
+)
 COPIES_NOTE = "lossy JPEG copies, order not the original"
 
 Images = tuple[np.ndarray, np.ndarray]
@@ -67,21 +68,10 @@ class Image(FromSource):
     def find(self, place: Place) -> Source:
         """Return the first of: the official binary archive, the folder of grey copies, the hub."""
         if binary := first(place, BINARY, f"cifar10/{BINARY}"):
-            return Source(name=BINARY, paths=[binary], read=lambda: _read_binary(binary))
-        if pickles := first(place, PICKLES, f"cifar10/{PICKLES}"):
-            raise UserError(
-                f"{pickles}: pickled Python objects, which may run any code, are not read; "
-                f"put the binary version there: {BINARY} ({SIZE})"
-            )
-        if folder := first(place, COPIES):
-            files = [folder / f"{split}.{kind}" for split in ("train", "test") for kind in COPIES_KINDS]
-            for path in files:
-                if not path.is_file():
-                    raise UserError(
-                        f"{path}: no such file; {folder} must hold {', '.join(file.name for file in files)}"
-                    )
+            return Source(name=BINARY, files=[binary], read=lambda: _read_binary(binary))
+        if files := together(place, COPIES_FILES):
             return Source(
-                name=COPIES, paths=files, read=lambda: _read_copies(folder), content=lambda: {"note": COPIES_NOTE}
+                name=COPIES, files=files, read=lambda: _read_copies(files), content=lambda: {"note": COPIES_NOTE}
             )
         return Source(name=f"the hub: {HUB}", read=lambda: _read_hub(place))
 
@@ -133,27 +123,24 @@ def grey(rgb: np.ndarray) -> np.ndarray:
 
 def _read_binary(path: Path) -> dict[str, Images]:
     """Read records of a label and the red, green and blue pixels, row after row."""
-    batches: dict[str, Images] = {}
-    for batch, where, stream in readers.named_members(path, [*TRAIN_BATCHES, TEST_BATCH]):
-        records = _sized(where, stream, BATCH_ROWS * (1 + 3 * PIXELS)).reshape(BATCH_ROWS, 1 + 3 * PIXELS)
-        labels = _checked(records[:, 0].copy(), where)
-        batches[batch] = grey(records[:, 1:].reshape(BATCH_ROWS, 3, PIXELS)), labels
-    pixels, labels = zip(*(batches[batch] for batch in TRAIN_BATCHES), strict=True)
-    return {"train": (np.concatenate(pixels), np.concatenate(labels)), "test": batches[TEST_BATCH]}
+    batches = []
+    for name, data in zip(BATCHES, readers.named_members(path, *BATCHES), strict=True):
+        records = _sized(f"{path}: {name}", data, BATCH_ROWS * (1 + 3 * PIXELS)).reshape(BATCH_ROWS, 1 + 3 * PIXELS)
+        labels = _checked(records[:, 0].copy(), f"{path}: {name}")
+        batches.append((grey(records[:, 1:].reshape(BATCH_ROWS, 3, PIXELS)), labels))
+    pixels, labels = zip(*batches[:-1], strict=True)
+    return {"train": (np.concatenate(pixels), np.concatenate(labels)), "test": batches[-1]}
 
 
-def _read_copies(folder: Path) -> dict[str, Images]:
+def _read_copies(files: list[Path]) -> dict[str, Images]:
     read = {}
-    for split, rows in (("train", len(TRAIN_BATCHES) * BATCH_ROWS), ("test", BATCH_ROWS)):
-        images, labels = folder / f"{split}.images.u8.xz", folder / f"{split}.labels.u8"
-        with readers.decompressed(images) as pixel_file, readers.decompressed(labels) as label_file:
-            pixels = _sized(str(images), pixel_file, rows * PIXELS).reshape(rows, PIXELS)
-            read[split] = pixels, _checked(_sized(str(labels), label_file, rows), str(labels))
+    for split, rows, images, labels in (("train", 5 * BATCH_ROWS, *files[:2]), ("test", BATCH_ROWS, *files[2:])):
+        pixels = _sized(str(images), readers.contents(images), rows * PIXELS).reshape(rows, PIXELS)
+        read[split] = pixels, _checked(_sized(str(labels), readers.contents(labels), rows), str(labels))
     return read
 
 
-def _sized(where: str, file: IO[bytes], size: int) -> np.ndarray:
-    data = readers.contents(where, file)
+def _sized(where: str, data: bytes, size: int) -> np.ndarray:
     if len(data) != size:
         raise UserError(f"{where}: {len(data):,} bytes, expected {size:,}")
     return np.frombuffer(data, dtype=np.uint8)
@@ -168,7 +155,7 @@ def _checked(labels: np.ndarray, where: str) -> np.ndarray:
 
 def _read_hub(place: Place) -> dict[str, Images]:
     read = {}
-    for split, rows in (("train", len(TRAIN_BATCHES) * BATCH_ROWS), ("test", BATCH_ROWS)):
+    for split, rows in (("train", 5 * BATCH_ROWS), ("test", BATCH_ROWS)):
         data = hub.rows(place, HUB, split=split, size=SIZE, wants=BINARY)
         if len(data) != rows:
             raise UserError(f"{HUB}: {len(data):,} images in {split}, expected {rows:,}")

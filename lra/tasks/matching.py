@@ -17,7 +17,7 @@ from lra.core.errors import UserError
 from lra.data import readers
 from lra.data.baselines import Overlap, majority, pair_cosine
 from lra.data.cache import NUL, SPLITS, Splits
-from lra.data.from_source import Content, FromSource, Source, counted, first, missing_source, of_splits, together
+from lra.data.from_source import Content, FromSource, Source, missing_source, of_splits, together
 from lra.data.groups import Group, by_size, sampled
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
 from lra.data.writer import Writer
@@ -103,7 +103,7 @@ class Pairs(FromSource):
 
 
 class Matching(Pairs):
-    """Pairs of Long Range Arena, new_aan_pairs.{train,eval,test}.tsv, from its archive or an unpacked folder.
+    """Pairs of Long Range Arena, new_aan_pairs.{train,eval,test}.tsv, from the unpacked lra_release.gz.
 
     A line is label, id1, id2, text1, text2, without a header; quotes are ordinary bytes. Texts are used as they are in
     the files: Python literals of byte strings, b'...', with their escapes.
@@ -112,54 +112,27 @@ class Matching(Pairs):
     name = "matching"
     rows = (147_086, 18_090, 17_437)
 
-    ARCHIVE = "lra_release.gz"
-    FOLDERS = (
-        "tsv_data",
-        "lra_release/tsv_data",
-        "lra_release/lra_release/tsv_data",
-        "aan",
-        "aan/tsv_data",
-        "matching",
-        "matching/tsv_data",
-    )
-    FILES: ClassVar[dict[str, str]] = {
-        f"new_aan_pairs.{part}.tsv": split for part, split in zip(FILE_SPLITS, SPLITS, strict=True)
-    }
+    FOLDERS = ("tsv_data", "lra_release/tsv_data", "lra_release/lra_release/tsv_data")
 
     def find(self, place: Place) -> Source:
-        """Return the first of: the archive, a folder with its three files."""
-        if archive := first(place, self.ARCHIVE):
-            return Source(
-                name=archive.name,
-                paths=[archive],
-                read=lambda: ((split, _rows(lines)) for split, lines in self._members(archive)),
-                content=lambda: {"rows": counted(place, archive, self._count)},
-            )
-        layouts = (tuple(f"{folder}/{name}" for name in self.FILES) for folder in self.FOLDERS)
-        files = {self.FILES[path.name]: path for [path] in together(place, layouts)}
-        if not files:
+        layouts = (tuple(f"{folder}/new_aan_pairs.{part}.tsv" for part in FILE_SPLITS) for folder in self.FOLDERS)
+        paths = together(place, *layouts)
+        if not paths:
             return missing_source(
                 place,
                 "the AAN pairs of Long Range Arena",
                 size="an archive of 7.7 GB",
-                wants=f"{self.ARCHIVE} or its folder tsv_data; or use task=acl_matching, a smaller task with other "
-                "papers",
+                wants="lra_release/tsv_data of the unpacked lra_release.gz; or use task=acl_matching, a smaller task "
+                "with other papers",
                 reason="it is not on the Hugging Face hub",
             )
+        files = dict(zip(SPLITS, paths, strict=True))
         return of_splits(
             place,
             files["train"].name,
-            {split: [path] for split, path in files.items()},
+            files,
             lambda: ((split, _rows(readers.lines(path))) for split, path in files.items()),
         )
-
-    def _members(self, archive: Path) -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:
-        """Yield each split and its lines."""
-        for name, where, stream in readers.named_members(archive, self.FILES):
-            yield self.FILES[name], readers.stream_lines(where, stream)
-
-    def _count(self, archive: Path) -> dict[str, int]:
-        return {split: sum(1 for _ in lines) for split, lines in self._members(archive)}
 
     def origin(self, source: Source) -> dict[str, Any]:
         return {"licence": "none stated in the archive; papers of the ACL Anthology Network, cite Radev et al. 2013"}

@@ -16,7 +16,6 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError
-from lra.core.files import opened
 from lra.data import hub, readers
 from lra.data.baselines import bag_of_words, majority, texts_of
 from lra.data.cache import NUL, Splits
@@ -30,39 +29,18 @@ VERSION = 1
 PUBLISHED_LENGTH = 4_000
 ROWS_PER_CLASS = 12_500  # in train and in test
 
-ARCHIVE, FOLDER, HUB = "aclImdb_v1.tar.gz", "aclImdb", "stanfordnlp/imdb"
+ARCHIVE, HUB = "aclImdb_v1.tar.gz", "stanfordnlp/imdb"
 SIZE = "84 MB"
-WANTS = f"{ARCHIVE}, the folder {FOLDER}, or train and test as .jsonl[.xz] or .parquet with the fields label, text"
+WANTS = f"{ARCHIVE}, or imdb/train.jsonl[.xz] and imdb/test.jsonl[.xz] with the fields label, text"
 LICENCE = "none stated; a research data set, cite Maas et al. 2011"
-PLACES = ("imdb/", "")  # below the data folder
-LAYOUTS = ("{}-*.parquet", "plain_text/{}-*.parquet", "{}.jsonl.xz", "{}.jsonl")  # of a split
 MEMBER = re.compile(r"(?:\./)?aclImdb/(train|test)/(neg|pos)/[^/]+\.txt")
 CLASSES = ("neg", "pos")
 READ_SPLITS = ("train", "test")
-REVIEWS = tuple(f"{split}/{name}/*.txt" for split in READ_SPLITS for name in CLASSES)  # in the folder
 
+Review = tuple[str, str, int, bytes]
+"""Split, place in the source for messages, label, and text."""
 Examples = list[tuple[bytes, int]]
 """Texts and labels of a split."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Review:
-    """One review of a source; `where` names it in errors."""
-
-    split: str
-    where: str
-    label: int
-    text: bytes | str
-
-    def checked(self) -> tuple[bytes, int]:
-        """Return text and label, or raise UserError."""
-        if self.label not in (0, 1):
-            raise UserError(f"{self.where}: label {self.label!s:.80}, expected 0 (negative) or 1 (positive)")
-        if isinstance(self.text, str):
-            return readers.checked_text(self.where, self.text).encode(), self.label
-        if not self.text.strip():
-            raise UserError(f"{self.where}: an empty text, expected words")
-        return self.text, self.label
 
 
 @dataclass(kw_only=True)
@@ -103,16 +81,14 @@ class Text(FromSource):
         )
 
     def find(self, place: Place) -> Source:
-        """Return the first of: the original archive, its unpacked folder, parquet or JSON-lines files, the hub."""
-        if archive := first(place, *(f"{folder}{ARCHIVE}" for folder in PLACES)):
-            return Source(name=ARCHIVE, paths=[archive], read=lambda: _complete(str(archive), _archive_rows(archive)))
-        if folder := first(place, *(f"{folder}{FOLDER}" for folder in PLACES)):
-            read = lambda: _complete(str(folder), _folder_rows(folder))  # noqa: E731
-            return Source(name=FOLDER, paths=[folder], inside=REVIEWS, read=read)
-        layouts = product(PLACES, LAYOUTS)
-        if files := together(place, (tuple(a + b.format(split) for split in READ_SPLITS) for a, b in layouts)):
-            name = " and ".join(path.name for paths in files for path in paths)
-            return of_splits(place, name, dict(zip(READ_SPLITS, files, strict=True)), lambda: _file_rows(files))
+        """Return the first of: the original archive, JSON-lines files, the hub."""
+        if archive := first(place, ARCHIVE, f"imdb/{ARCHIVE}"):
+            return Source(name=ARCHIVE, files=[archive], read=lambda: _complete(str(archive), _archive_rows(archive)))
+        layouts = (tuple(f"imdb/{split}.jsonl{end}" for split in READ_SPLITS) for end in (".xz", ""))
+        if paths := together(place, *layouts):
+            name = " and ".join(path.name for path in paths)
+            files = dict(zip(READ_SPLITS, paths, strict=True))
+            return of_splits(place, name, files, lambda: _file_rows(files))
         return Source(name=f"the hub: {HUB}", read=lambda: _complete(HUB, _hub_rows(place)))
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
@@ -154,8 +130,12 @@ class Text(FromSource):
 def _sorted(reviews: Iterable[Review], progress: Progress) -> dict[str, Examples]:
     """Sort the examples of train and test by text and label, so that all sources give the same data."""
     splits: dict[str, Examples] = {split: [] for split in READ_SPLITS}
-    for number, review in enumerate(reviews, start=1):
-        splits[review.split].append(review.checked())
+    for number, (split, where, label, text) in enumerate(reviews, start=1):
+        if label not in (0, 1):
+            raise UserError(f"{where}: label {label!s:.80}, expected 0 (negative) or 1 (positive)")
+        if not text.strip():
+            raise UserError(f"{where}: an empty text, expected words")
+        splits[split].append((text, label))
         if number % 500 == 0:
             progress(number, max(number, 4 * ROWS_PER_CLASS))
     for examples in splits.values():
@@ -167,41 +147,30 @@ def _complete(where: str, reviews: Iterable[Review]) -> Iterator[Review]:
     """Yield the reviews, and raise UserError unless there are as many as in the published data set."""
     counts: Counter[tuple[str, int]] = Counter()
     for review in reviews:
-        counts[review.split, review.label] += 1
+        split, _, label, _ = review
+        counts[split, label] += 1
         yield review
     for split, label in product(READ_SPLITS, range(len(CLASSES))):
         if counts[split, label] != ROWS_PER_CLASS:
             raise UserError(
-                f"{where}: {counts[split, label]:,} reviews in {FOLDER}/{split}/{CLASSES[label]}, "
+                f"{where}: {counts[split, label]:,} reviews of class {CLASSES[label]} in {split}, "
                 f"expected {ROWS_PER_CLASS:,}; take the official {ARCHIVE} ({SIZE})"
             )
 
 
 def _archive_rows(path: Path) -> Iterator[Review]:
-    for name, stream in readers.members(path):
-        if match := MEMBER.fullmatch(name):
-            split, label = match.groups()
-            where = f"{path}: {name}"
-            yield Review(split=split, where=where, label=CLASSES.index(label), text=readers.contents(where, stream))
+    for name, text in readers.members(path, lambda name: bool(MEMBER.fullmatch(name))):
+        split, label = MEMBER.fullmatch(name).groups()
+        yield split, f"{path}: {name}", CLASSES.index(label), text
 
 
-def _folder_rows(folder: Path) -> Iterator[Review]:
-    for split in READ_SPLITS:
-        for label, name in enumerate(CLASSES):
-            for path in (folder / split / name).glob("*.txt"):
-                with opened(path) as file:
-                    text = readers.contents(str(path), file)
-                yield Review(split=split, where=str(path), label=label, text=text)
-
-
-def _file_rows(files: list[list[Path]]) -> Iterator[Review]:
-    for split, paths in zip(READ_SPLITS, files, strict=True):
-        for where, row in readers.rows(paths, label=int, text=str):
-            yield Review(split=split, where=where, label=row["label"], text=row["text"])
+def _file_rows(files: dict[str, Path]) -> Iterator[Review]:
+    for split, path in files.items():
+        for where, row in readers.json_rows(path, label=int, text=str):
+            yield split, where, row["label"], readers.checked_text(where, row["text"]).encode()
 
 
 def _hub_rows(place: Place) -> Iterator[Review]:
     for split in READ_SPLITS:
-        data = hub.rows(place, HUB, split=split, size=SIZE, wants=WANTS)
-        for number, row in enumerate(data, start=1):
-            yield Review(split=split, where=f"{HUB}: {split}: row {number}", label=row["label"], text=row["text"])
+        for number, row in enumerate(hub.rows(place, HUB, split=split, size=SIZE, wants=WANTS), start=1):
+            yield split, f"{HUB}: {split}: row {number}", row["label"], row["text"].encode()

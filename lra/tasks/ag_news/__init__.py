@@ -21,7 +21,7 @@ from lra.core.paths import expanded
 from lra.data import hub
 from lra.data.baselines import bag_of_words, majority
 from lra.data.cache import NUL, Identity, Splits
-from lra.data.from_source import Content, FromSource, Source, Stamp, first
+from lra.data.from_source import Content, FromSource, Source, first
 from lra.data.groups import limited
 from lra.data.tokenise import (
     TOKENIZER,
@@ -122,10 +122,9 @@ class AgNews(FromSource):
             classes=CLASSES,
         )
 
-    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+    def identity(self, place: Place, raw: dict[str, str]) -> Identity:
         vocab = self._vocabulary(place)
-        pieces = {"pieces": None if self.vocab is None else sha256(vocab), **self._case}
-        unnamed = sha256(vocab) if vocab and self.vocab is None else None  # of a vocabulary that was at hand
+        pieces = {"pieces": sha256(vocab) if vocab else None, **self._case}
         return {
             "task": self.name,
             "version": VERSION,
@@ -133,7 +132,7 @@ class AgNews(FromSource):
             "head": self.head,
             "tail": self.tail,
             "limit": self.limit,
-            "raw": {"data": stamps, "vocab": unnamed} if stamps or unnamed else None,
+            "raw": raw,
         }
 
     def find(self, place: Place) -> Source:

@@ -1,7 +1,9 @@
 """Sources of AG News and their readers."""
 
 import csv
-from collections.abc import Iterable, Iterator
+import io
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from lra.core.errors import UserError
@@ -12,61 +14,56 @@ from lra.tasks import Place
 CLASSES = 4
 ROWS = {"train": 120_000, "test": 7_600}
 
-ARCHIVES, PARTIAL, HUB = ("ag_news_csv.tgz", "ag_news_csv.tar.gz"), "ag_news_partial", "fancyzhx/ag_news"
+ARCHIVE, PARTIAL, HUB = "ag_news_csv.tgz", "ag_news_partial", "fancyzhx/ag_news"
 SIZE = "31 MB"
-WANTS = "train.csv and test.csv, or ag_news_csv.tgz, or ag_news/train and test as .jsonl[.xz] or .parquet (label, text)"
-PLACES = ("", "ag_news/", "ag_news_csv/")  # below the data folder
-CSV_LAYOUTS = [(f"{folder}train.csv{end}", f"{folder}test.csv{end}") for folder in PLACES for end in ("", ".xz")]
-ROW_LAYOUTS = [
-    (f"ag_news/train{end}", f"ag_news/test{end}") for end in (".jsonl", ".jsonl.xz", ".parquet", "-*.parquet")
-]
-PARTIAL_LAYOUT = (f"{PARTIAL}/train.partial.jsonl.xz", f"{PARTIAL}/test.csv.xz")
+WANTS = f"{ARCHIVE}, or its folder ag_news_csv with train.csv and test.csv"
+CSV_FILES = ("ag_news_csv/train.csv", "ag_news_csv/test.csv")
+PARTIAL_FILES = (f"{PARTIAL}/train.partial.jsonl.xz", f"{PARTIAL}/test.csv.xz")
 
 Examples = list[tuple[str, int]]
 """Texts and labels of a split."""
 
 
 def find(place: Place) -> Source:
-    """Return the first of: the official CSV files, their archive, JSONL or parquet files, a part of train, the hub.
+    """Return the first of: the official archive, its two files, a part of train, the hub.
 
     Its `read` returns the examples of train and test.
     """
-    if files := together(place, CSV_LAYOUTS):
-        return _of_files(place, "the official CSV files", files)
-    if archive := first(place, *(folder + name for folder in PLACES for name in ARCHIVES)):
+    if archive := first(place, ARCHIVE, f"ag_news/{ARCHIVE}"):
         return Source(
             name=archive.name,
-            paths=[archive],
-            read=lambda: {split: csv_examples(lines) for split, lines in _members(archive)},
+            files=[archive],
+            read=lambda: {split: csv_examples(lines) for split, lines in _members(archive).items()},
             content=lambda: {"rows": counted(place, archive, _count)},
         )
-    if files := together(place, ROW_LAYOUTS):
-        return _of_files(place, "files of label and text", files)
-    if files := together(place, [PARTIAL_LAYOUT]):
-        return _of_files(place, PARTIAL, files)
+    for name, layout in (("the official CSV files", CSV_FILES), (PARTIAL, PARTIAL_FILES)):
+        if paths := together(place, layout):
+            files = dict(zip(ROWS, paths, strict=True))
+            return of_splits(place, name, files, partial(_read_files, files))
     return Source(name=f"the hub: {HUB}", read=lambda: {split: _hub_examples(place, split) for split in ROWS})
 
 
-def _of_files(place: Place, name: str, files: list[list[Path]]) -> Source:
-    paths_of = dict(zip(ROWS, files, strict=True))
-    return of_splits(place, name, paths_of, lambda: {split: _read_files(paths) for split, paths in paths_of.items()})
-
-
-def _members(archive: Path) -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:
-    """Yield the split and the lines of train.csv and test.csv, in the archive's order."""
-    for name, where, stream in readers.named_members(archive, [f"{split}.csv" for split in ROWS]):
-        yield name.removesuffix(".csv"), readers.stream_lines(where, stream)
+def _members(archive: Path) -> dict[str, Iterable[tuple[str, bytes]]]:
+    """Lines of each split."""
+    contents = readers.named_members(archive, *(f"{split}.csv" for split in ROWS))
+    return {
+        split: readers.numbered(f"{archive}: {split}.csv", io.BytesIO(data))
+        for split, data in zip(ROWS, contents, strict=True)
+    }
 
 
 def _count(archive: Path) -> dict[str, int]:
-    return {split: sum(1 for _ in lines) for split, lines in _members(archive)}
+    return {split: sum(1 for _ in lines) for split, lines in _members(archive).items()}
 
 
-def _read_files(paths: list[Path]) -> Examples:
-    if ".csv" in paths[0].suffixes:
-        return csv_examples(readers.lines(paths[0]))
-    rows = readers.rows(paths, label=int, text=str)
-    return [_example(where, row["label"], row["text"]) for where, row in rows]
+def _read_files(files: dict[str, Path]) -> dict[str, Examples]:
+    return {split: _read_file(path) for split, path in files.items()}
+
+
+def _read_file(path: Path) -> Examples:
+    if ".csv" in path.suffixes:
+        return csv_examples(readers.lines(path))
+    return [_example(where, row["label"], row["text"]) for where, row in readers.json_rows(path, label=int, text=str)]
 
 
 def _hub_examples(place: Place, split: str) -> Examples:
@@ -89,18 +86,14 @@ def csv_examples(lines: Iterable[tuple[str, bytes]]) -> Examples:
     examples = []
     for where, line in lines:
         try:
-            fields = next(csv.reader([readers.decoded(where, line)], strict=True))
-        except csv.Error as error:
-            raise UserError(f"{where}: not CSV: {error}") from None
-        if len(fields) != 3:
-            raise UserError(f"{where}: {len(fields)} columns, expected 3: class index, title, description")
-        if fields[0] not in ("1", "2", "3", "4"):
-            raise UserError(f"{where}: label {fields[0]!r:.80}, expected 1 to 4")
-        examples.append(_example(where, int(fields[0]) - 1, f"{fields[1]} {fields[2]}"))
+            label, title, description = next(csv.reader([readers.decoded(where, line)], strict=True))
+            examples.append(_example(where, int(label) - 1, f"{title} {description}"))
+        except (csv.Error, ValueError) as error:
+            raise UserError(f"{where}: {error}; expected class index, title, description") from None
     return examples
 
 
 def _example(where: str, label: int, text: str) -> tuple[str, int]:
     if label not in range(CLASSES):
-        raise UserError(f"{where}: label {label!s:.80}, expected 0 to {CLASSES - 1}")
+        raise UserError(f"{where}: no class {label!s:.80}, expected {CLASSES} classes")
     return readers.checked_text(where, text), label

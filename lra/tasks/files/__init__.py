@@ -12,11 +12,11 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import sha256
-from lra.data.baselines import bag_of_words, convolution, majority, pair_cosine
+from lra.data.baselines import bag_of_words, majority, pair_cosine
 from lra.data.cache import NUL, SPLITS, Identity, Splits
-from lra.data.from_source import Content, FromSource, Source, Stamp, counted
+from lra.data.from_source import Content, FromSource, Source, counted
 from lra.data.groups import Group, by_value, held_out, limited
-from lra.data.tables import MASK, Columns, Example, examples, header_of, labels_of, ordered, scan
+from lra.data.tables import Columns, Example, examples, header_of, ordered, scan
 from lra.data.tokenise import (
     BYTE_VOCABULARY,
     MAX_VOCABULARY,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 VERSION = 3  # 2 kept the quotes of TSV cells; 1 kept the byte-order mark at the beginning of a file
 BATCH = 1_000  # texts that are encoded at once
+NAMED = 5  # columns, files or classes that a message names
 
 Share = Annotated[float, Field(gt=0, lt=0.5)]
 
@@ -55,7 +56,7 @@ class Files(FromSource):
         columns: all columns of CSV and TSV files without a header, or None.
         tokens: `bytes`, `bpe` for a byte-level BPE trained on train, or `ids` for columns with lists of token ids.
         vocabulary: size of the BPE.
-        padding: token id at the end of short rows that is left out, or None. An `attention_mask` does the same.
+        padding: token id at the end of short rows that is left out, or None.
         max_length: tokens; longer texts are cut at the right.
         limit: maximum number of examples of each split, or None.
         name: name in tables, or None for that of the folder or file.
@@ -90,11 +91,12 @@ class Files(FromSource):
 
     def find(self, place: Place) -> Source:
         files = files_of(self.data, place)
+        every = [*chain(*files.values())]
         return Source(
-            name=", ".join(path.name for path in chain(*files.values())),
-            paths=[*chain(*files.values())],
-            read=partial(self._read, files, place),
-            content=lambda: self._content(files, place),
+            name=", ".join(path.name for path in every),
+            files=every,
+            read=partial(self._read, files),
+            content=partial(self._content, files, place),
         )
 
     def facts_of(self, content: Content) -> TaskSpec:
@@ -110,7 +112,7 @@ class Files(FromSource):
             documents=content.get("texts", 1),
         )
 
-    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
+    def identity(self, place: Place, raw: dict[str, str]) -> Identity:
         return {
             "task": "files",
             "version": VERSION,
@@ -120,13 +122,13 @@ class Files(FromSource):
             "tokens": {"bpe": self.vocabulary} if self.tokens == "bpe" else self.tokens,
             "max_length": self.max_length,
             "limit": self.limit,
-            "raw": stamps,
+            "raw": raw,
         }
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         rows_by_split: dict[str, list[Example]] = source.read()
         files = files_of(self.data, place)
-        content = self._content(files, place)
+        content = source.content()
         classes = {label: number for number, label in enumerate(content["labels"])}
         _check_against_train(rows_by_split, classes)
         splits = {
@@ -144,9 +146,12 @@ class Files(FromSource):
                 for row, ids in zip(part, _encoded(part, tokenizer), strict=True):
                     cut += any(len(document) > self.max_length for document in ids)
                     writers[split].add(classes[row.label], *(document[: self.max_length] for document in ids))
-        self._say_unread(files, place)
-        self._say_absent(rows_by_split, content["labels"])
-        self._say_cut(cut, *(sum(map(len, rows.values())) for rows in (splits, rows_by_split)))
+        used, found = (sum(map(len, rows.values())) for rows in (splits, rows_by_split))
+        self._report(files, place, rows_by_split, content["labels"])
+        if used < found:
+            say(f"{self.name}: {used:,} of {found:,} examples are used: task.limit={self.limit}")
+        if cut:
+            say(f"{self.name}: {cut:,} of {used:,} examples are cut: task.max_length={self.max_length}")
         every_text = [text for row in chain(*rows_by_split.values()) for text in row.texts]
         return {
             "rows": {split: len(rows) for split, rows in rows_by_split.items()},
@@ -158,29 +163,30 @@ class Files(FromSource):
         }
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Return test accuracies (percent) of the majority class, a bag of words and a convolution.
+        """Return test accuracies (percent) of the majority class and a bag of words.
 
         For pairs of texts with the labels 0 and 1 also of their cosine. The words of token ids are the ids.
         """
-        train, test, facts = splits["train"], splits["test"], self.facts
+        train, test = splits["train"], splits["test"]
         scores = {"majority class": majority(train, test)}
         try:
             words = self._words["train"], train.labels, self._words["test"], test.labels
             scores["bag of words"] = bag_of_words(*words)
         except UserError as error:
             say(f"{self.name}: no baseline: {error}")
-        scores["convolution"] = convolution(train, test, facts.vocab_size, facts.classes)
-        if train.documents == 2 and self.tokens == "bytes" and self._labels() == ["0", "1"]:
+        if train.documents == 2 and self.tokens == "bytes" and self.class_names() == ["0", "1"]:
             scores["cosine of bag of words"] = pair_cosine(train, test)
         return scores
 
     def groups(self, split: Split) -> dict[str, Group]:
         """Return the groups of every task, with classes under the names of their labels."""
-        labels = self._labels()
+        labels = self.class_names()
         return {**super().groups(split), "class": by_value(split.labels, lambda number: labels[number])}
 
     def class_names(self) -> list[str]:
-        return self._labels()
+        if self.place is None:
+            return super().class_names()
+        return self.find(self.place).content()["labels"]
 
     def encode(self, text: str, tokenizer: Path) -> np.ndarray:
         if self.tokens == "ids":
@@ -191,11 +197,6 @@ class Files(FromSource):
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
         return ids + 1 if self.tokens == "ids" else ids
 
-    def _labels(self) -> list[str]:
-        if self.place is None:
-            return list(map(str, range(2**16)))
-        return self._content(files_of(self.data, self.place), self.place)["labels"]
-
     def _content(self, files: Paths, place: Place) -> Content:
         """Labels and texts per example of train, and for token ids the vocabulary of all splits."""
         key = f"{VERSION} {self.column_names}"
@@ -203,9 +204,12 @@ class Files(FromSource):
             split: [counted(place, path, partial(scan, columns=self.column_names), key) for path in paths]
             for split, paths in files.items()
         }
+        labels: dict[str, str] = {}
+        for found in scans["train"]:
+            labels = {**found["labels"], **labels}
         ids = [found["largest"] for found in chain(*scans.values()) if found["largest"] is not None]
         return {
-            "labels": ordered(labels_of(scans["train"])),
+            "labels": ordered(labels),
             "texts": scans["train"][0]["texts"],
             **({"vocabulary": max(ids) + 2} if ids else {}),  # with padding
         }
@@ -213,7 +217,7 @@ class Files(FromSource):
     def _shares(self, files: Paths) -> dict[str, float]:
         return {split: share for split, share in self.shares.items() if split not in files}
 
-    def _read(self, files: Paths, place: Place) -> dict[str, list[Example]]:
+    def _read(self, files: Paths) -> dict[str, list[Example]]:
         """Read all splits, and hold out the splits without a file."""
         rows = {
             split: [row for path in paths for row in examples(path, self.column_names)]
@@ -242,33 +246,21 @@ class Files(FromSource):
             for text in row.texts
         )
 
-    def _say_unread(self, files: Paths, place: Place) -> None:
-        """Name columns of train, and files of the data folder, that are not read."""
-        names = [name.casefold() for name in (self.text, self.text2, self.label, MASK)]
+    def _report(self, files: Paths, place: Place, splits: dict[str, list[Example]], labels: list[str]) -> None:
+        """Name columns and files that are not read, and classes without an example in validation or test."""
+        names = [name.casefold() for name in (self.text, self.text2, self.label)]
         header = header_of(files["train"][0], self.column_names)
-        columns = [name for name in header if name.strip().casefold() not in names]
-        for kind, found in (("columns", columns), ("files", unread(self.data, files, place))):
-            if found:
-                say(f"{self.name}: {kind} not read: {_listed(found)}")
-
-    def _say_absent(self, splits: dict[str, list[Example]], labels: list[str]) -> None:
-        """Name the classes without an example in validation or test."""
+        lists = {
+            "columns not read": [name for name in header if name.strip().casefold() not in names],
+            "files not read": unread(self.data, files, place),
+        }
         for split in ("val", "test"):
-            absent = sorted({*labels} - {row.label for row in splits[split]}, key=labels.index)
-            if absent:
-                names = _listed([*map(repr, absent)])
-                say(f"{self.name}: {len(absent)} of {len(labels)} classes have no example in {split}: {names}")
-
-    def _say_cut(self, cut: int, used: int, found: int) -> None:
-        """Report examples that are left out, and those that are cut."""
-        if used < found:
-            say(f"{self.name}: {used:,} of {found:,} examples are used: task.limit={self.limit}")
-        if cut:
-            say(f"{self.name}: {cut:,} of {used:,} examples are cut: task.max_length={self.max_length}")
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            present = {row.label for row in splits[split]}
+            lists[f"classes without an example in {split}"] = [repr(name) for name in labels if name not in present]
+        for what, found in lists.items():
+            if found:
+                more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+                say(f"{self.name}: {what}: {', '.join(found[:NAMED])}{more}")
 
 
 def _encoded(rows: list[Example], tokenizer: "Tokenizer | None") -> list[list[np.ndarray]]:

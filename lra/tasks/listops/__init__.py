@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import PositiveInt
 
-from lra.core.errors import UserError, did_you_mean
+from lra.core.errors import UserError
 from lra.data.baselines import majority
 from lra.data.cache import SPLITS, Identity, Splits
-from lra.data.from_source import Content, FromSource, Generated, Source, Stamp, located, of_splits
+from lra.data.from_source import Content, FromSource, Generated, Source, located, of_splits
 from lra.data.groups import Group, by_value
 from lra.data.writer import Writer
 from lra.tasks import Place, Split, Task, TaskSpec, titled
-from lra.tasks.listops.files import export, read_tsv, rows
+from lra.tasks.listops.files import ids_of, read_tsv, rows
 from lra.tasks.listops.trees import CLOSE, IDS, OPERATORS, WORDS, generate
 
 VERSION = 2  # 1 had no baseline but the majority class and the root operator; its expressions are the same
@@ -51,11 +51,7 @@ class Expressions(FromSource):
 
     def encode(self, text: str, tokenizer: Path) -> np.ndarray:
         """Return the ids of the words of an expression without parentheses, as `[MAX 2 [MIN 4 7 ] 0 ]`."""
-        words = text.replace("(", " ").replace(")", " ").split()
-        unknown = next((word for word in words if word not in IDS), None)
-        if unknown is not None:
-            raise UserError(f"{text!r:.80}: unknown word {unknown!r:.20}; {did_you_mean(unknown, WORDS)}")
-        return np.array([IDS[word] for word in words], np.uint16)
+        return ids_of(text, f"{text!r:.80}").astype(np.uint16)
 
     def guesses(self, task: Task) -> np.ndarray:
         """Return the most frequent class in train of each root operator."""
@@ -125,9 +121,6 @@ class ListOps(Generated, Expressions):
             start = stop
         return {}
 
-    def export(self, task: Task, folder: Path) -> list[Path]:
-        return export(task, folder)
-
 
 class ListOpsShort(ListOps):
     """Expressions short and shallow enough for small models."""
@@ -145,7 +138,7 @@ class ListOpsShort(ListOps):
 
 
 class ListOpsFiles(Expressions):
-    """Expressions from LRA's files basic_{train,val,test}.tsv; every label is recomputed.
+    """Expressions from LRA's files basic_{train,val,test}.tsv.
 
     Args:
         folder: as it is typed, or below the data folder.
@@ -161,13 +154,8 @@ class ListOpsFiles(Expressions):
         official = content.get("rows") == published and self.max_length == PUBLISHED["max_length"]
         return _facts(titled("listops", {"files": not official}), self.max_length)
 
-    def identity(self, place: Place, stamps: list[Stamp]) -> Identity:
-        return {
-            "task": "listops",
-            "version": VERSION,
-            "max_length": self.max_length,
-            "files": {split: stamp["sha256"] for split, stamp in zip(SPLITS, stamps, strict=True)},
-        }
+    def identity(self, place: Place, raw: dict[str, str]) -> Identity:
+        return {"task": "listops", "version": VERSION, "max_length": self.max_length, "raw": raw}
 
     def find(self, place: Place) -> Source:
         folder = located(place, self.folder, "folder")
@@ -178,7 +166,7 @@ class ListOpsFiles(Expressions):
         return of_splits(
             place,
             str(folder),
-            {split: [path] for split, path in files.items()},
+            files,
             lambda: {split: read_tsv(path, self.max_length, place.progress) for split, path in files.items()},
             count=rows,
         )
