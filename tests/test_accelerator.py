@@ -29,9 +29,8 @@ from lra.training import evaluate as evaluating
 from lra.training import fit as fitting
 from lra.training import update as updating
 from lra.training.batches import Tokens
-from lra.training.divergence import Diverged
 from lra.training.fit import Training, fit
-from lra.training.update import make_optimizer, update
+from lra.training.update import Diverged, make_optimizer, update
 
 aten = torch.ops.aten
 COPIES = {aten._to_copy, aten.copy_}

@@ -148,19 +148,6 @@ def test_weights_with_the_names_that_tensorflow_gave_are_the_same(tmp_path: Path
         assert value.equal(loaded[1][name]), name
 
 
-def test_simple_resl_takes_the_same_weights_and_simple_all_but_w_o(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "bert", weights(depth=5))
-    task = task_of(tmp_path, folder / "vocab.txt")
-    taken = {}
-    for system in ("transformer", "simple_resl", "simple"):
-        report = Bert(folder=str(folder), take=TAKE).load(model_for(task, system), task)
-        taken[system] = report["taken"]
-        assert report["unused"]["blocks.*.mixer.query.weight"] == 2  # of five layers three are used
-    assert taken["simple_resl"] == taken["transformer"]
-    gone = {f"blocks.*.mixer.out.{end}" for end in ("weight", "bias")}
-    assert taken["transformer"].keys() - taken["simple"].keys() == gone
-
-
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     vocabulary = folder_of(tmp_path / "bert", weights()) / "vocab.txt"
     task = task_of(tmp_path, vocabulary)

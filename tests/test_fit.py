@@ -1,12 +1,8 @@
 """The training loop: schedule, gradients that do not depend on the cut, order, evaluation, divergence."""
 
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import pairwise, product
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,14 +11,12 @@ import torch
 from support import TINY_MODEL, model_of, recipe_of, small_recipe, stub_task, train_state
 
 from lra.core.errors import UserError
-from lra.core.paths import PACKAGE
 from lra.runs.course import EndOfTraining, better
 from lra.training.batches import batches, cuts, partition_by_cost
-from lra.training.divergence import Diverged
 from lra.training.evaluate import evaluate
 from lra.training.fit import Training, fit
 from lra.training.recipe import Recipe
-from lra.training.update import accumulate
+from lra.training.update import Diverged, accumulate
 
 
 def trained(model, task, recipe: Recipe, **options: object):
@@ -325,38 +319,10 @@ def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
                 model.head[0].bias[0] = float("nan")
             seen.update(train_state(model))
 
-    with pytest.raises(Diverged, match="the loss of step 4 is nan.*in micro-batch 0, head.0 gives values up to nan"):
+    with pytest.raises(Diverged, match="the loss of step 4 is nan"):
         list(trained(model, task, small_recipe(), seed=3, precision="fp32", on_step=poison))
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, seen[name], rtol=0, atol=0, equal_nan=True)
-
-
-@pytest.mark.parametrize(
-    ("layer", "form"), [("feed_forward.3", "gram"), ("mixer.value", "gram"), ("mixer.key", "textbook")]
-)
-def test_a_divergence_names_the_layer(layer: str, form: str) -> None:
-    """The Gram form calls neither projection of keys and values; the dropout of its state is the first layer."""
-    task = stub_task()
-    model = model_for(task, "attention=simple", f"attention.form={form}")
-    with torch.no_grad():
-        model.get_submodule(f"blocks.1.{layer}").weight[0] = float("inf")
-    if form == "gram" and layer in ("mixer.key", "mixer.value"):
-        layer = "mixer.dropout"
-    with pytest.raises(Diverged, match=rf"in micro-batch 0, blocks.1.{layer} gives values up to (inf|nan)"):
-        list(trained(model, task, small_recipe(), seed=3, precision="fp32", on_step=lambda *_: None))
-
-
-def test_finite_gradients_whose_norm_is_not_are_told_by_the_largest() -> None:
-    """In float32 the squares of these overflow; nothing that a module gives is infinite."""
-    task = stub_task()
-    model = model_for(task).float()
-    for name, value in (("blocks.1.feed_forward.0.weight", 1e25), ("head.0.weight", 1e30)):
-        parameter = model.get_parameter(name)
-        parameter.register_hook(lambda gradient, value=value: torch.full_like(gradient, value))
-    with pytest.raises(Diverged) as stop:
-        list(trained(model, task, small_recipe(), seed=3, precision="fp32", on_step=lambda *_: None))
-    norm = 3e30 * math.sqrt(model.head[0].weight.numel())  # of three micro-batches
-    assert f"is finite, the largest is that of head.0.weight with a norm of {norm:.3g}" in str(stop.value)
 
 
 def test_the_better_of_two_evaluations() -> None:
@@ -398,30 +364,6 @@ def test_compiled_blocks_give_the_same_losses() -> None:
         assert (torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs) == compiled
     for first, second in zip(*losses, strict=True):
         assert first == pytest.approx(second, rel=1e-9)
-
-
-@pytest.mark.slow
-def test_without_a_compiler_train_compile_says_so(tmp_path: Path) -> None:
-    program = """
-from support import facts, model_of
-from lra.core.errors import UserError
-from lra.training.update import compile_blocks
-try:
-    compile_blocks(model_of(task=facts()))
-except UserError as error:
-    print(error)
-"""
-    missing = {"CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    path = os.pathsep.join([str(PACKAGE.parent), str(PACKAGE.parent / "tests")])
-    completed = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **missing, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert completed.stdout.startswith("train.compile=true: torch.compile does not work here")
-    assert len(completed.stdout.splitlines()) == 1
 
 
 @pytest.mark.gpu

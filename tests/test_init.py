@@ -50,6 +50,17 @@ def test_every_weight_of_vanilla_and_the_simple_variants_is_in_one_group() -> No
             assert belongs(name, ["mixer"]) == belongs(name, ["qkv", "out"])
 
 
+def test_linear_layers_of_the_head_begin_as_in_googles_code() -> None:
+    """Truncated normal of variance 1 / inputs."""
+    torch.manual_seed(1)
+    layers = [part for part in model_of("protocol=lra", task=stub_task()).head if isinstance(part, torch.nn.Linear)]
+    for weight in (layer.weight for layer in layers if layer.weight.numel() > 10_000):
+        deviation = weight.shape[1] ** -0.5
+        assert weight.std().item() == pytest.approx(deviation, rel=0.01)
+        assert 0.99 < weight.abs().max() / (2 * deviation / 0.87962566) <= 1
+    assert max(layer.weight.numel() for layer in layers) > 10_000
+
+
 def test_simple_resl_and_vanilla_interchange_their_weights(tmp_path: Path) -> None:
     """q, k, v alone, and everything, in both directions."""
     pair = ("system=simple_resl", "system=transformer")

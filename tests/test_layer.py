@@ -152,10 +152,3 @@ def test_what_does_not_fit_together_is_said(name: str, changes: dict[str, object
 def test_inputs_of_another_form_are_refused(size: tuple[int, ...], mask: Tensor | None, message: str) -> None:
     with pytest.raises(lra.UserError, match=f"simple: {message}"):
         layer_of("simple")(torch.randn(size), mask)
-
-
-def test_a_mask_that_would_be_ignored_is_refused() -> None:
-    layer = layer_of("fnet")
-    assert not layer.maskable
-    with pytest.raises(lra.UserError, match="fnet cannot mask padding"):
-        layer(torch.randn(2, 11, WIDTH), mask_of([11, 7], 11))

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lra.attention.reformer import Reformer
 from lra.attention.sinkhorn import Sinkhorn, doubly_stochastic
-from lra.ops.dropout import set_keys
 
 
 @pytest.fixture(autouse=True)
@@ -176,13 +175,3 @@ def test_rotations_are_redrawn_every_n_steps() -> None:
     assert not any(draws[i].equal(draws[j]) for i in range(4) for j in range(i))
     assert draws[0].shape == (3, 5, 2, 7)
     assert 0.8 < torch.stack(draws).std() < 1.2
-
-
-def test_dropout_acts_on_the_weights() -> None:
-    """Dropout removes keys, and never a part of a value."""
-    mixer = mixer_of("reformer", "attention.chunk=2", "attention.hashes=1", dropout=0.75).train()
-    set_keys(mixer, seed=1, step=0, rows=range(2))
-    y = mixer.attend(heads(1), torch.ones(2, 3, 11, 5, dtype=torch.float64), None)
-    exact(y, y[..., :1].expand_as(y))
-    assert (y == 0).any()
-    assert y.max() > 1

@@ -47,13 +47,13 @@ class Block(nn.Module):
         """Apply the block.
 
         Args:
-            x: [B, N, D], or the rows [T, D] of a packed batch.
+            x: [B, N, D], or the rows [R, D] of a packed batch.
             key_mask: [B, N], True at real positions; None with a packed batch.
             reads: compute the outputs at the first positions alone; with a packed batch 1 or None.
             packed: the layout of a packed batch.
 
         Returns:
-            [B, N or reads, D], or the rows [T, D] of a packed batch.
+            [B, N or reads, D], or the rows [R, D] of a packed batch.
         """
         mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, reads, packed)
         if reads is not None:

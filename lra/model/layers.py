@@ -73,7 +73,7 @@ class FeedForward(nn.Sequential):
         super().__init__(*inner, *outer)
 
     def forward(self, x: Tensor, packed: Packed | None = None) -> Tensor:
-        """Map x [B, N, D], or packed rows [T, D], position by position."""
+        """Map x [B, N, D], or packed rows [R, D], position by position."""
         x = x.to(autocast_dtype(x))
         first, activation, inner, second, *others = self
         if isinstance(activation, nn.GELU) and len(others) == 1 and inner.draws_places(x):

@@ -7,13 +7,15 @@ length, T the chunks of a tile.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
+
+from lra.ops.precision import full_precision
 
 CHUNK = 64
 SMALL_CHUNK = 32  # with a decay per channel, or a state that reads itself
@@ -29,47 +31,53 @@ def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tenso
     """
     length = q.shape[-2]
     chunk = min(CHUNK, length) if log_decay.shape[-1] == 1 else min(SMALL_CHUNK, 1 << (length - 1).bit_length())
-    return _DecayedProduct.apply(q, k, v, log_decay, chunk)
+    return Tiled.apply(_product, _gradients, chunk, q, k, v, log_decay)
 
 
-class _DecayedProduct(torch.autograd.Function):
-    """Saves its inputs, the states between chunks and, with a decay per channel, the scores."""
+class Tiled(torch.autograd.Function):
+    """A recurrence tile by tile, with the states between chunks saved.
+
+    `forward(*tiles, state)` returns y of a tile, the states before its chunks and after the last, and what else is
+    saved; `backward(*tiles, d_y, d_state, states, ...)` the gradients of the tiles and of the state before them. The
+    first three inputs are q, k and v; leading axes broadcast.
+    """
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int) -> Tensor:
-        inputs = (q, k, v, log_decay)
+    def forward(ctx, forward: Callable, backward: Callable, chunk: int, *inputs: Tensor) -> Tensor:
+        q, _, v, *_ = inputs
         lead = torch.broadcast_shapes(*(x.shape[:-2] for x in inputs))
         y = torch.empty_like(v) if v.shape[:-2] == lead else v.new_empty(*lead, *v.shape[-2:])
         state = v.new_zeros(lead.numel(), q.shape[-1], v.shape[-1])
         saved: list[Tensor | None] = []
         for place in tiles(y, q.shape[-1], chunk):
             tile = [read_tile(x.expand(*lead, *x.shape[-2:]), place, chunk) for x in inputs]
-            product, states, scores = _product(*tile, state)
+            product, *kept = forward(*tile, state)
             write_tile(product, y[..., place, :])
-            state = states[-1]
-            saved += states, scores if log_decay.shape[-1] > 1 else None
+            state = kept[0][-1]
+            saved += kept
         ctx.save_for_backward(*inputs, *saved)
-        ctx.chunk = chunk
+        ctx.backward, ctx.chunk, ctx.inputs, ctx.kept = backward, chunk, len(inputs), len(kept)
         return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        inputs, saved = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, saved = ctx.saved_tensors[: ctx.inputs], ctx.saved_tensors[ctx.inputs :]
         lead, chunk = grad.shape[:-2], ctx.chunk
         grads = [torch.empty_like(x) for x in inputs]
         d_state = torch.zeros_like(saved[0][0])
-        places = tiles(grad, inputs[0].shape[-1], chunk)
-        for place, states, scores in reversed(list(zip(places, saved[::2], saved[1::2], strict=True))):
-            tile = [read_tile(x.expand(*lead, *x.shape[-2:]), place, chunk) for x in inputs]
-            *parts, d_state = _gradients(*tile, states, scores, read_tile(grad, place, chunk), d_state)
+        for number, place in reversed(list(enumerate(tiles(grad, inputs[0].shape[-1], chunk)))):
+            tile = [read_tile(x.expand(*lead, *x.shape[-2:]), place, chunk) for x in (*inputs, grad)]
+            kept = saved[number * ctx.kept : (number + 1) * ctx.kept]
+            with full_precision(grad.device):
+                *parts, d_state = ctx.backward(*tile, d_state, *kept)
             for whole, part in zip(grads, parts, strict=True):
                 write_tile(part, whole[..., place, :], lead)
-        return *grads, None
+        return None, None, None, *grads
 
 
-def _product(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return y of a tile, the states [T + 1, heads, M, N] before its chunks and after the last, and the scores."""
+def _product(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor | None, ...]:
+    """Return y of a tile, the states [T + 1, heads, M, N], and the scores if there is a decay per channel."""
     decays = _decays(g)
     scores = decays.scores(q, k)
     states = room(state, len(q))
@@ -78,11 +86,12 @@ def _product(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple
     rows = states.unbind()
     for before, after, whole in zip(rows[:-1], rows[1:], by_chunk(decays.whole.mT, rows), strict=True):
         after.addcmul_(whole, before)
-    return torch.baddbmm(scores @ v, q * decays.since, states[:-1].flatten(0, 1)), states, scores
+    y = torch.baddbmm(scores @ v, q * decays.since, states[:-1].flatten(0, 1))
+    return y, states, scores if g.shape[-1] > 1 else None
 
 
 def _gradients(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, states: Tensor, scores: Tensor | None, d_y: Tensor, d_state: Tensor
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, d_y: Tensor, d_state: Tensor, states: Tensor, scores: Tensor | None
 ) -> tuple[Tensor, ...]:
     """Gradients of q, k, v and g of a tile and of the state before it, given those of y and of the state after it.
 

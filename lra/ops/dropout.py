@@ -4,7 +4,7 @@ A row is a position or a query, a column a channel or a key. The noise of a valu
 or on the cut of a batch, so neither does the gradient of a step, and a resumed run needs no random state. A CPU
 compares 16-bit words of a generator with a threshold; accelerators and compiled blocks hash coordinates.
 
-Legend: B documents, H heads, L positions, F channels, m keys, T rows of packed documents.
+Legend: B documents, H heads, L positions, F channels, m keys, R rows of a packed batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class Keyed(nn.Module):
         self.hashed = False
 
     def hash(self, x: Tensor, packed: Packed | None = None, columns: Tensor | None = None) -> Tensor:
-        """Return uniform int32 numbers for the values of x [B, F], [B, L, F], [B, H, ..., m], or packed [T, F]."""
+        """Return uniform int32 numbers for the values of x [B, F], [B, L, F], [B, H, ..., m], or packed [R, F]."""
         self.check_key(x, packed)
         words, device, heads = self.hash_words.to(x.device), x.device, x.dim() > 3
         columns = torch.arange(x.shape[-1], dtype=torch.int32, device=device) if columns is None else columns.int()
@@ -84,7 +84,7 @@ class Dropout(Keyed):
         """Drop values of x.
 
         Args:
-            x: [B, F], [B, L, F], [B, H, ..., m], or packed rows [T, F].
+            x: [B, F], [B, L, F], [B, H, ..., m], or packed rows [R, F].
             packed: the layout of packed rows.
             columns: coordinates of the columns, broadcast to the values; None: 0, 1, 2, ...
         """

@@ -154,13 +154,13 @@ class Mixer(nn.Module, ABC):
         """Call `forward` and check its output.
 
         Args:
-            x: [B, L, D], or the rows [T, D] of a packed batch.
+            x: [B, L, D], or the rows [R, D] of a packed batch.
             key_mask: [B, L], True at real positions; None with a packed batch.
             reads: compute the outputs at the first positions alone; with a packed batch 1 or None.
             packed: the layout of a packed batch, which `forward` gets padded.
 
         Returns:
-            [B, L or reads, D], or the rows [T, D] of a packed batch.
+            [B, L or reads, D], or the rows [R, D] of a packed batch.
 
         Raises:
             UserError: `forward` returns another shape or type.

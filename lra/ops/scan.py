@@ -18,16 +18,13 @@ from lra.ops.decayed_product import (
     SMALL_CHUNK,
     ChannelDecays,
     HeadDecays,
+    Tiled,
     by_chunk,
     by_decays,
     decayed_product,
     from_here_on,
-    read_tile,
     room,
-    tiles,
-    write_tile,
 )
-from lra.ops.precision import full_precision
 
 
 def both_ways(recurrence: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -144,42 +141,9 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Ten
     Source:
         Yang et al. 2025, Gated Delta Networks, section 3.3.
     """
-    return _DeltaRule.apply(q, k, v, strength.unsqueeze(-1), log_decay.unsqueeze(-1), min(SMALL_CHUNK, q.shape[-2]))
-
-
-class _DeltaRule(torch.autograd.Function):
-    """Saves its inputs, and of each chunk (1 + A)^-1, the errors, and the states before and after."""
-
-    @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Tensor, chunk: int) -> Tensor:
-        inputs = (q, k, v, strength, log_decay)
-        y = v.new_empty(v.shape)
-        state = v.new_zeros(v.shape[:-2].numel(), q.shape[-1], v.shape[-1])
-        saved: list[Tensor] = []
-        for place in tiles(y, q.shape[-1], chunk):
-            of_tile, inverse, errors, states = _rule(*(read_tile(x, place, chunk) for x in inputs), state)
-            write_tile(of_tile, y[..., place, :])
-            state = states[-1]
-            saved += inverse, errors, states
-        ctx.save_for_backward(*inputs, *saved)
-        ctx.chunk = chunk
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, saved = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
-        inverses, errors, states = saved[::3], saved[1::3], saved[2::3]
-        grads = [x.new_empty(x.shape) for x in inputs]
-        d_state = torch.zeros_like(states[-1][0])
-        places = list(tiles(grad, inputs[0].shape[-1], ctx.chunk))
-        for number, place in reversed(list(enumerate(places))):
-            tile = (read_tile(x, place, ctx.chunk) for x in (*inputs, grad))
-            with full_precision(grad.device):
-                *parts, d_state = _gradients(*tile, d_state, inverses[number], errors[number], states[number])
-            for whole, part in zip(grads, parts, strict=True):
-                write_tile(part, whole[..., place, :])
-        return *grads, None
+    chunk = min(SMALL_CHUNK, q.shape[-2])
+    inputs = (q, k, v, strength.unsqueeze(-1), log_decay.unsqueeze(-1))
+    return Tiled.apply(_rule, _gradients, chunk, *(x.contiguous() for x in inputs))
 
 
 class _Pairs:
@@ -203,7 +167,7 @@ class _Pairs:
 
 
 def _rule(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, ...]:
-    """Return y of a tile, the inverses, the errors, and the states [T + 1, heads, M, N] of its T chunks."""
+    """Return y of a tile, the states [T + 1, heads, M, N] of its T chunks, (1 + A)^-1 of each, and the errors."""
     pairs = _Pairs(q, k, b, g)
     (system, seen), (read, query) = pairs.scores.unbind(-3), pairs.since.unbind(-3)
     eye = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device)
@@ -217,12 +181,12 @@ def _rule(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, state: Tensor) 
     for before, after, whole, error, by, write in zip(rows[:-1], rows[1:], *chunks, strict=True):
         error.baddbmm_(by, before, alpha=-1)
         torch.mul(whole, before, out=after).baddbmm_(write, error)
-    return torch.baddbmm(seen @ errors, query, states[:-1].flatten(0, 1)), inverse, errors, states
+    return torch.baddbmm(seen @ errors, query, states[:-1].flatten(0, 1)), states, inverse, errors
 
 
 def _gradients(
     q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, d_y: Tensor,
-    d_state: Tensor, inverse: Tensor, errors: Tensor, states: Tensor,
+    d_state: Tensor, states: Tensor, inverse: Tensor, errors: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Gradients of q, k, v, b and g of a tile and of the state before it, given those of y and of the state after it.
 

@@ -54,13 +54,15 @@ def provenance(config: dict, data_digest: str | None, device: str, precision: st
 
 
 def _commit() -> dict[str, Any]:
-    """Return the commit of the checkout that this code runs from, and True for `dirty` if files of lra/ or conf/ were
-    edited or added; outside a checkout, the version."""
+    """Return the commit of the checkout that this code runs from, and True for `dirty` if files of lra/, conf/ or
+    hydra_plugins/ were edited or added; outside a checkout, the version."""
     if not (paths.CHECKOUT / ".git").exists():
         return {"commit": f"lra {__version__}, installed", "dirty": None}
     try:
         head = _git("rev-parse", "HEAD").strip()
-        changes = _git("status", "--porcelain", "--untracked-files=all", "--", "lra", "conf", "pyproject.toml")
+        changes = _git(
+            "status", "--porcelain", "--untracked-files=all", "--", "lra", "conf", "hydra_plugins", "pyproject.toml"
+        )
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
     return {"commit": head, "dirty": bool(changes.strip())}

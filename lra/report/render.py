@@ -188,17 +188,21 @@ def _plain(text: str) -> str:
 
 def html(frame: pd.DataFrame) -> str:
     """Return a sortable HTML table."""
-    shown = {name: frame[name].map(_short) for name in frame}
+    shown = {name: _formatted(frame[name]) for name in frame}
     return pd.DataFrame(shown).to_html(index=False, border=0, classes="sortable n-last")
 
 
-def _short(value: Any) -> Any:
-    """Return a cell of an HTML table: whole numbers as they are, others with two decimals, or three digits below 1."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return "" if value is None or value is pd.NA else value
-    if pd.isna(value):
-        return ""
-    return f"{value:.10g}" if float(value).is_integer() else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
+def _formatted(column: pd.Series) -> list[Any]:
+    """Format the numbers of a column alike: whole, with two decimals, or with three digits if all are below 1."""
+    numeric = [isinstance(value, int | float) and not isinstance(value, bool) for value in column]
+    numbers = [value for value, is_number in zip(column, numeric, strict=True) if is_number and not pd.isna(value)]
+    whole = all(float(value).is_integer() for value in numbers)
+    form = ".10g" if whole else ".2f" if max(map(abs, numbers)) >= 1 else ".3g"
+    missing = column.isna()
+    return [
+        "" if absent else format(value, form) if is_number else value
+        for value, is_number, absent in zip(column, numeric, missing, strict=True)
+    ]
 
 
 @cache

@@ -26,10 +26,10 @@ from lra.runs.initial_weights import draw_model, load_initial_weights, pretrain
 from lra.runs.loggers import Loggers
 from lra.runs.trainer import Trainer, entry, save_array
 from lra.training import distributed
-from lra.training.divergence import Diverged
 from lra.training.evaluate import Predictions, Score, diagnose, evaluate, packed
 from lra.training.fit import Training
 from lra.training.generate import sample
+from lra.training.update import Diverged
 
 
 def train_and_test(job: Job, task: Task, device: str, stop: StopFlag, loggers: Loggers) -> dict[str, Any]:

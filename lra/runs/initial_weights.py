@@ -25,9 +25,9 @@ from lra.runs.build import Job, System
 from lra.runs.loggers import Loggers
 from lra.runs.trainer import Trainer
 from lra.training import distributed
-from lra.training.divergence import Diverged
 from lra.training.fit import Training
 from lra.training.recipe import carried
+from lra.training.update import Diverged
 
 KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # of a pretraining, in the records of its runs
 TAKEN = ["embedding", "mixer", "feed_forward", "norms"]

@@ -27,9 +27,9 @@ from lra.runs.loggers import Loggers
 from lra.training import distributed
 from lra.training.batches import Tokens
 from lra.training.block_probe import probe
-from lra.training.divergence import Diverged
 from lra.training.evaluate import Score
 from lra.training.fit import Measurement, Training, fit
+from lra.training.update import Diverged
 
 STATE = ("inexact", "resumes", "pretrain", "seconds", "last", "best", "lines")
 

@@ -17,10 +17,9 @@ from lra.data import Split, Task
 from lra.model.model import Model
 from lra.ops.async_copy import is_asynchronous
 from lra.training.batches import MicroBatch, Tokens, batches, micro_batches, prefetch
-from lra.training.divergence import Diverged
 from lra.training.evaluate import OnPart, Score, evaluate
 from lra.training.recipe import Recipe
-from lra.training.update import OnMicroBatch, Update, compile_blocks, compiles, make_optimizer, update
+from lra.training.update import Diverged, OnMicroBatch, Update, compile_blocks, compiles, make_optimizer, update
 
 OnStep = Callable[[int, float, Tokens], None]
 """Called after each update with the number of updates, the last loss that was read, and the tokens of the updates read

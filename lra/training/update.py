@@ -21,7 +21,6 @@ from lra.ops import dropout
 from lra.ops.async_copy import AsyncNumbers
 from lra.training import distributed
 from lra.training.batches import MicroBatch, Tokens, micro_batches, predict, summed_loss
-from lra.training.divergence import Diverged, cause_of
 from lra.training.recipe import Recipe
 
 OnMicroBatch = Callable[[int, int], None]
@@ -30,21 +29,25 @@ OnMicroBatch = Callable[[int, int], None]
 It may raise: the step then starts again."""
 
 
+class Diverged(Exception):
+    """The loss or the gradient of a step is not finite; the weights are those before it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """A started update. `numbers`: loss, real and computed tokens, gradient norm; `cause` explains a divergence."""
+    """A started update. `numbers`: loss, real and computed tokens, gradient norm."""
 
     step: int
     lr: float
     numbers: AsyncNumbers
-    cause: Callable[[], str]
 
     def look(self) -> tuple[float, Tokens]:
         """Return the loss and the tokens. Raises `Diverged` if the loss or the gradient is not finite."""
         loss, real, computed, norm = self.numbers.read()
         if not math.isfinite(loss + norm):
-            numbers = f"the loss of step {self.step} is {loss}, its gradient {norm:.3g} (learning rate {self.lr:.3g})"
-            raise Diverged(f"{numbers}; {self.cause()}")
+            raise Diverged(
+                f"the loss of step {self.step} is {loss}, its gradient {norm:.3g} (learning rate {self.lr:.3g})"
+            )
         return loss, Tokens(real=int(real), computed=int(computed))
 
 
@@ -84,6 +87,7 @@ def compiles(model: Model, recipe: Recipe) -> bool:
 
 def compile_blocks(model: Model) -> None:
     """Compile each block. Noise is then hashed, on a CPU, too."""
+    torch._dynamo.config.specialize_float = True  # settings such as eps are constants of a graph
     torch._dynamo.config.recompile_limit = 64  # training and evaluation, padded and packed, all tokens and the CLS
     try:
         torch.compile(torch.neg)(next(model.parameters()).detach())
@@ -129,23 +133,16 @@ def update(
         on_micro_batch: called before each micro-batch.
         parts: micro-batches, if they have been read already.
     """
-    batch = {"seed": seed, "step": step, "precision": precision}
-
-    def gradient(parts: Iterable[MicroBatch] | None, on_micro_batch: OnMicroBatch) -> Tensor:
-        if not model.training:
-            model.train()
-        model.redraw(seed, step)
-        for parameter in model.every_parameter:
-            parameter.grad = None
-        return accumulate(
-            model, split, examples, recipe.micro_batch, **batch, on_micro_batch=on_micro_batch, parts=parts
-        )
-
-    def cause() -> str:
-        gradient(None, lambda *_: None)  # the first one was clipped, or replaced by that of a later step
-        return cause_of(model, split, examples, recipe.micro_batch, **batch)
-
-    totals, lr = gradient(parts, on_micro_batch), recipe.learning_rate(step, last)
+    if not model.training:
+        model.train()
+    model.redraw(seed, step)
+    for parameter in model.every_parameter:
+        parameter.grad = None
+    totals = accumulate(
+        model, split, examples, recipe.micro_batch, seed=seed, step=step, precision=precision,
+        on_micro_batch=on_micro_batch, parts=parts,
+    )  # fmt: skip
+    lr = recipe.learning_rate(step, last)
     gradients = [parameter.grad for parameter in model.every_parameter if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     numbers = torch.cat([totals, norm.double().view(1)])
@@ -155,7 +152,7 @@ def update(
     for group in optimizer.param_groups:
         group["lr"] = lr * group["factor"]
     optimizer.step()
-    return Update(step=step, lr=lr, numbers=AsyncNumbers(numbers), cause=cause)
+    return Update(step=step, lr=lr, numbers=AsyncNumbers(numbers))
 
 
 def accumulate(
