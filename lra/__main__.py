@@ -3,13 +3,10 @@
 import io
 import re
 import shutil
-import signal
 import sys
 import textwrap
 from functools import partial
 from importlib import import_module
-from types import FrameType
-from typing import Any
 
 from lra.core.errors import CONFIG_ERROR, did_you_mean, printable
 from lra.core.paths import USER_OPTIONS, __version__, conf_dir
@@ -54,44 +51,21 @@ def main() -> None:
 
 
 def start(name: str) -> None:
-    """Import a command and run it. A signal during the import ends the process with one line."""
+    """Import a command and run it."""
     if sys.platform == "win32":
         sys.exit(f"{name}: error: lra runs on Linux and macOS; on Windows it runs in WSL")
-    from lra.core.signals import ASKING  # one of them is missing on Windows
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        print(f"\n{name}: stopped before it began ({signal.Signals(number).name})", file=sys.stderr)
-        raise SystemExit(128 + number)
+    from lra.core.signals import interruptible  # of signals that Windows lacks
 
     _prepare_output()
-    before = {number: signal.signal(number, stop) for number in ASKING}
-    command = import_module(COMMANDS[name][0]).main
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with interruptible(name):
+        command = import_module(COMMANDS[name][0]).main
     command()
 
 
-class _Output(io.FileIO):
-    """Standard output that drops what is written after its reader has left, as `head` does."""
-
-    def write(self, data: Any, /) -> int:
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            return memoryview(data).nbytes
-
-
 def _prepare_output() -> None:
-    """Let readers of standard output leave, and escape characters that its encoding lacks."""
-    stdout = sys.stdout
-    if stdout is None or stdout is not sys.__stdout__:
-        return
-    output = _Output(stdout.fileno(), "w", closefd=False)
-    sys.stdout = io.TextIOWrapper(
-        output if stdout.write_through else io.BufferedWriter(output),  # the former with PYTHONUNBUFFERED
-        stdout.encoding, "backslashreplace",
-        line_buffering=stdout.line_buffering, write_through=stdout.write_through,
-    )  # fmt: skip
+    """Escape characters that the encoding of standard output lacks."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def contents(commands: dict[str, str], every: bool = False) -> str:

@@ -7,4 +7,5 @@ bash scripts/install.sh
 .venv/bin/ruff format --check .
 .venv/bin/lint-imports
 .venv/bin/mypy
-exec .venv/bin/python -m pytest -n auto "$@"
+unset PYTHONDONTWRITEBYTECODE  # compiled tests and modules are kept
+exec .venv/bin/python -m pytest -n auto --dist worksteal "$@"

@@ -25,7 +25,6 @@ from lra.cli import check as check_command
 from lra.cli import report as report_command
 from lra.cli import train as train_command
 from lra.core import files
-from lra.core.paths import CHECKOUT
 from lra.core.signals import INTERRUPTED, PAUSED, Paused
 from lra.records import record
 from lra.records.names import LOCK, RECORD, RUNS
@@ -46,20 +45,6 @@ def test_importing_it_imports_nothing_slow() -> None:
     assert all(f"'{name}'" in out for name in lra.__all__)
 
 
-def test_a_script_without_a_main_guard_is_told_of_it(tmp_path: Path) -> None:
-    """Processes that make examples import the script anew, so that it must not begin a run there."""
-    options = [*SMOKE[:3], "task.train_size=7000", "task.seed=7", "workers=2"]
-    script = tmp_path / "script.py"
-    script.write_text(f"import lra\nlra.train(*{options!r})\n")
-    environment = {**os.environ, "LRA_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(CHECKOUT)}
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 1
-    assert 'calls of lra stand below `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
-    assert not list((tmp_path / "cache").rglob("manifest.json"))
-
-
 def test_two_names_are_packages_as_well() -> None:
     import lra.attention
     import lra.report
@@ -67,9 +52,6 @@ def test_two_names_are_packages_as_well() -> None:
     assert lra.attention.Mixer.__name__ == "Mixer"
     assert lra.attention("fnet", width=6, heads=1, max_len=5).name == "fnet"
     assert lra.report.Report is Report
-    program = "from lra import attention, report; print(attention.Mixer.__name__, report.Report.__name__)"
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert out == "Mixer Report\n"
     with pytest.raises(lra.UserError, match="no such folder"):
         lra.report("nowhere")
     with pytest.raises(AttributeError, match="'lra' has no attribute 'trian'"):
@@ -88,13 +70,10 @@ def test_a_run_is_composed_as_on_the_command_line(cli: Commands) -> None:
     ("call", "message"),
     [
         (lambda: lra.compose("attention=simpel"), "attention=simpel: no such option; did you mean 'simple'?"),
-        (lambda: lra.compose("train.stepz=3"), "train.stepz: unknown key; did you mean 'train.steps'?"),
         (lambda: lra.compose("seed=1,2"), "several values are a sweep"),
         (lambda: lra.compose("experiment=hour", "task=mqar"), "experiment=hour: a sweep; .* add system=..."),
         (lambda: lra.train("describe=true"), "describe=True: lra.train does one run"),
-        (lambda: lra.train(*SMOKE, "sweep_minutes=3"), "sweep_minutes=3: limits a command"),
-        (lambda: lra.load("nowhere"), "nowhere: no such folder"),
-        (lambda: lra.check("simpel"), "attention=simpel: no such option"),
+        (lambda: lra.train(*SMOKE, "sweep_minutes=3"), "sweep_minutes=3.* lra.train does one run"),
     ],
 )
 def test_a_mistake_is_one_error_and_hydra_is_left_alone(call: Callable[[], object], message: str) -> None:
@@ -106,12 +85,6 @@ def test_a_mistake_is_one_error_and_hydra_is_left_alone(call: Callable[[], objec
         assert not GlobalHydra.instance().is_initialized()
     finally:
         HydraConfig.instance().cfg = None
-
-
-def test_one_run_of_a_sweep_is_named_by_its_keys() -> None:
-    run = lra.compose("experiment=hour", "task=mqar", "attention=mlstm")
-    assert run.folder == Path("results/hour/mqar/strict/mlstm/transformer/seed1")
-    assert run.settings.train["goal"] == 99
 
 
 def test_a_run_is_the_one_of_the_command(
@@ -195,11 +168,6 @@ def test_the_laws_of_a_class_that_is_at_hand() -> None:
     assert "FAIL  rows" in repr(checkup)
     layer = lra.attention("local", width=6, heads=2, max_len=5, options={"window": 3})
     assert repr(lra.check(layer, *few)) == repr(lra.check("local", "attention.window=3", *few))
-    with pytest.raises(lra.UserError, match=r"Leaks: called with a shape: missing .* 'by'; give its options with"):
-        lra.check(Leaks, *few)
-    for other in (torch.nn.Linear, torch.nn.Linear(2, 3)):
-        with pytest.raises(lra.UserError, match=r"Linear: expected a name, a subclass of lra\.attention\.Mixer, or"):
-            lra.check(other)
 
 
 @pytest.fixture
@@ -273,17 +241,12 @@ def test_a_comparison_is_that_of_the_table(results: Results, folder: Path) -> No
 def test_a_margin_of_ones_own_makes_differences_small(results: Results) -> None:
     simple, other = (results.system(name, task="text") for name in ("Simple", "Transformer"))
     assert lra.compare(simple, other, margin=90).word() == "equivalent"
-    for margin in (0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(lra.UserError, match=f"margin={margin}: expected points"):
-            lra.compare(simple, other, margin=margin)
 
 
 def test_what_cannot_be_compared_is_said(results: Results) -> None:
     simple = results.system("Simple", task="text", protocol="paper")
     for call, message in (
-        (lambda: lra.compare(simple, simple), "compared with itself"),
         (lambda: lra.compare(simple, results.system("Simple", task="listops")), "expected one task and protocol"),
-        (lambda: lra.compare(simple, 3), "expected what Results.system returned"),
         (lambda: results.system("Simpel"), r"no system 'Simpel'; did you mean 'Simple'\?"),
         (lambda: results.system("Simple"), "'Simple' is in 2 columns, name one of them: task='Text', "),
         (lambda: results.system("Simple", task="image"), "no task='image'"),
@@ -301,8 +264,3 @@ def test_the_report_is_that_of_the_command(
     written = {path.name: path.read_bytes() for path in folder.glob("*.*")}
     assert written == {path.name: path.read_bytes() for path in other.glob("*.*")}
     assert {"README.md", "index.html", "table.tex", "table.csv", "seeds.csv", "seeds.svg"} == written.keys()
-
-
-def test_one_file_of_published_numbers_is_one(folder: Path) -> None:
-    with pytest.raises(lra.UserError, match=r"^nowhere.yaml: "):
-        lra.report(folder, published="nowhere.yaml")

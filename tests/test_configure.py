@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hydra.errors import MissingConfigException
 from support import Commands, composed, options
 
-import lra
 from lra.cli import check, new, prepare, train
 from lra.core.paths import conf_dir
 
@@ -43,19 +41,19 @@ def write(files: dict[str, str], folder: str = "options") -> None:
         ("train.lrr=2", ["train.lrr", "'train.lr'"]),
         ("+train.lrr=2", ["train.lrr", "'lr'"]),
         ("+protocol.simple_scael=none", ["protocol.simple_scael", "'simple_scale'"]),
-        ("attention.window=3", ["attention.window", "attention=local or longformer"]),
+        ("attention.window=3", ["attention.window"]),
         ("lr=1", ["lr", "'train.lr'"]),
-        ("hydra.launcher.n_jobs=1", ["hydra.launcher.n_jobs", "hydra/launcher=joblib"]),
+        ("hydra.launcher.n_jobs=1", ["hydra.launcher.n_jobs"]),
         ("attention=simpel", ["attention=simpel", "'simple'"]),
         ("seed=abc", ["seed=abc", "integer"]),
         (f"seed={2**53 + 1}", [f"seed={2**53 + 1}"]),
         ("train.lr=1e-3x", ["train.lr=1e-3x", "number"]),
-        ("train.steps='9'", ["train.steps='9'", "integer"]),
+        ("train.steps='9'", ["train.steps=9", "integer"]),
         ("model.norm=middle", ["model.norm=middle", "'pre', 'post' or 'none'"]),
         ("model.heads=7", ["model.heads=7", "model.qkv_dim=512"]),
         ("train.micro_batch=64", ["train.micro_batch=64", "train.batch_size=32"]),
         ("task=listops_files task.folder=nowhere", ["task.folder: nowhere"]),
-        ("task=files task.data=2024", ["task.data=2024", "task.data=\"'2024'\""]),
+        ("task=files task.data=2024", ["task.data=2024"]),
         ("attention._target_=os.system", ["attention._target_=os.system", "packages=[...]"]),
         ("attention._target_=lra.attentoin.simple.Simple", ["attention._target_", "'lra.attentoin'"]),
         ("seed=", ["seed="]),
@@ -127,15 +125,10 @@ def test_every_option_composes(group: str) -> None:
         assert composed(f"{group}={name}").hydra.runtime.choices[group] == name
 
 
-def test_prepare_exports_what_a_task_of_files_reads(cli: Commands) -> None:
-    code, out, err = cli(prepare.main, "experiment=smoke", "export=files", "verify=true", "workers=1")
+def test_prepare_prints_the_sizes_of_verified_data(cli: Commands) -> None:
+    code, out, err = cli(prepare.main, "experiment=smoke", "verify=true", "workers=1")
     assert code == 0, err
     assert "| train | 200 |" in out
-    assert sorted(path.name for path in Path("files").iterdir()) == [
-        f"basic_{split}.tsv" for split in ("test", "train", "val")
-    ]
-    code, _, _ = cli(train.main, "task=listops_files", "task.folder=files", "experiment=smoke", "train.steps=10")
-    assert code == 0
     assert "task.sead: unknown key" in cli(prepare.main, "+task.sead=1")[2]
 
 
@@ -212,20 +205,6 @@ def test_a_users_own_values_by_choice(cli: Commands) -> None:
     assert shown("attention=near", "task=own", "size=small")["attention"]["window"] == 4
 
 
-def test_an_option_that_changes_or_goes_is_read_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One process composes many times; earlier configurations have no influence on later ones."""
-    monkeypatch.chdir(tmp_path)
-    for seed in (3, 5, 7):
-        write({"experiment/mine": f"# @package _global_\nseed: {seed}\n"}, "lra_options")
-        for more, expected in (([], 0.1), (["model.dropout=0.3"], 0.3), ([], 0.1)):
-            cfg = composed("experiment=mine", "task=text", *more)
-            assert (cfg.seed, cfg.model.dropout) == (seed, expected)
-            cfg.model.dropout = 0.7
-    Path("lra_options/experiment/mine.yaml").unlink()
-    with pytest.raises(MissingConfigException):
-        composed("experiment=mine")
-
-
 def test_every_protocol_keeps_the_block_of_the_tasks_paper() -> None:
     """AG News has BERT's norms after the sums, the books none, all others norms before; and their layers' rates."""
     for name in set(options("task")) & set(options("task/recipe")):
@@ -243,19 +222,6 @@ def test_table1_changes_the_interval_of_evaluations_of_its_own_protocols_only(pr
 def test_a_value_by_choice_keeps_its_type() -> None:
     assert composed("task=matching", "protocol=s4").model.head_hidden == [256]
     assert composed("task=pathfinder", "protocol=s4").model.pixels == [0.5, 0.5]
-
-
-@pytest.mark.parametrize("out", ["2024", "nan", "007"])
-def test_a_folder_may_look_like_a_number(out: str) -> None:
-    assert lra.compose("experiment=smoke", f"out={out}").settings.out == out
-
-
-def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LRA_CACHE", "LRA_DATA", "WANDB_MODE", "WANDB_PROJECT", "WANDB_ENTITY"):
-        monkeypatch.setenv(name, "")
-    cfg = composed("logger=wandb")
-    assert (cfg.cache, cfg.data_dir) == ("~/.cache/lra", None)
-    assert (cfg.logger.wandb.mode, cfg.logger.wandb.project, cfg.logger.wandb.entity) == ("offline", "lra", None)
 
 
 def own_option(name: str, module: str) -> None:

@@ -34,7 +34,7 @@ def redrawn(name: str, buffer: str, *options: str) -> Tensor:
     return torch.stack(buffers)
 
 
-@pytest.mark.parametrize("name", ["gmm_rks", "gmm_prf", "generative_rks", "generative_prf"])
+@pytest.mark.parametrize("name", ["gmm_rks", "generative_rks"])
 def test_noise_is_normal_and_every_step_has_its_own(name: str) -> None:
     drawn = redrawn(name, "spectrum.noise", "attention.samples=7")
     agrees(drawn, norm)

@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Callable[...
 @pytest.mark.parametrize(
     ("options", "limits", "message"),
     [
-        (WIDE, "size=1m", "cannot be written: no space left on device: "),
+        (WIDE, "size=1m", "cannot be written: no space left on device; "),
         pytest.param(WIDE, "nr_inodes=12", "cannot be written: no space left", marks=pytest.mark.slow),
         pytest.param(
             (*TINY, "checkpoint.steps=null"), "size=8k", "metrics.jsonl cannot be written: ", marks=pytest.mark.slow

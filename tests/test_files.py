@@ -1,51 +1,22 @@
-"""Only regular files of a limited size are read, JSON is strict, and writes replace whole files."""
+"""JSON is strict, and writes replace whole files."""
 
 import os
-import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lra.core.files import parse_json, read_json, read_regular, sweep_partials, write_atomic
+from lra.core.files import parse_json, sweep_partials, write_atomic
 
 
-def socket_at(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as unix_socket:
-        unix_socket.bind(path.name)
-
-
-KINDS: dict[str, Callable[[Path], object]] = {
-    "a folder": Path.mkdir,
-    "a FIFO": os.mkfifo,
-    "a socket": socket_at,
-    "a device": lambda path: path.symlink_to("/dev/zero"),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_only_regular_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Nothing waits for the writer of a FIFO, and nothing reads a device without end."""
-    monkeypatch.chdir(tmp_path)
-    KINDS[kind](Path("one"))
-    with pytest.raises(ValueError, match="expected a regular file"):
-        read_regular(Path("one"), 100)
-
-
-def test_links_are_read_and_replaced(tmp_path: Path) -> None:
+def test_a_link_is_replaced_and_its_target_is_kept(tmp_path: Path) -> None:
     path, target = tmp_path / "link", tmp_path / "target"
     target.write_bytes(b"text")
     path.symlink_to(target)
-    assert read_regular(path, 4) == b"text"
     write_atomic(path, b"other")
     assert (path.is_symlink(), path.read_bytes(), target.read_bytes()) == (False, b"other", b"text")
-    with pytest.raises(ValueError, match="expected at most 4 bytes, found 5"):
-        read_json(path, 4)
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, "9" * 5000, "[NaN]", "-Infinity", "[1,]", b"\xff\xfe\xff"], ids=range(6)
-)
+@pytest.mark.parametrize("text", ["[NaN]", "-Infinity", "[1,]", b"\xff\xfe\xff"], ids=range(4))
 def test_json_is_strict(text: str | bytes) -> None:
     with pytest.raises(ValueError):
         parse_json(text)

@@ -145,8 +145,8 @@ def test_what_does_not_fit_together_is_said(name: str, changes: dict[str, object
     ("size", "mask", "message"),
     [
         ((2, 14, WIDTH), None, r"expected x \[documents, at most 13 positions, 15\], found \[2, 14, 15\]"),
-        ((2, 11, WIDTH), torch.ones(2, 11), r"expected a mask \[2, 11\] in bool, .* found \[2, 11\] in float32"),
-        ((2, 11, WIDTH), torch.ones(2, 7).bool(), r"expected a mask \[2, 11\] in bool, .* found \[2, 7\] in bool"),
+        ((2, 11, WIDTH), torch.ones(2, 11), r"expected a bool mask \[2, 11\]"),
+        ((2, 11, WIDTH), torch.ones(2, 7).bool(), r"expected a bool mask \[2, 11\]"),
     ],
 )
 def test_inputs_of_another_form_are_refused(size: tuple[int, ...], mask: Tensor | None, message: str) -> None:

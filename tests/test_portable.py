@@ -5,7 +5,6 @@ import errno
 import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,14 +17,9 @@ import pytest
 from support import Commands
 
 from lra.cli import report, train
-from lra.core.paths import CHECKOUT
 from lra.core.signals import ASKING
 
 LINUX_ONLY = ("sched_getaffinity", "sched_setaffinity", "posix_fadvise", "posix_fallocate", "copy_file_range", "pipe2")
-GNU_ONLY = re.compile(
-    r"realpath -m|readlink -f|sed -i|--apparent-size|--no-preserve|grep -[a-zA-Z]*P|date -d|stat -c|sort -V|\bnproc\b"
-    r"|\bsetsid\b|\bflock\b|\bmapfile\b|\bdeclare -A\b|\$\{\w+(,,|\^\^)|/proc/"
-)
 
 
 @pytest.fixture
@@ -68,14 +62,3 @@ def test_windows_is_one_line_of_every_command() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "lra-train: error: lra runs on Linux and macOS; on Windows it runs in WSL\n"
-
-
-@pytest.mark.parametrize("path", sorted((CHECKOUT / "scripts").glob("*.sh")), ids=lambda path: path.name)
-def test_scripts_are_for_the_shell_and_the_tools_of_macos(path: Path) -> None:
-    """Or they say that they are not."""
-    text = re.sub(r"(^|\s)#.*", "", path.read_text())
-    if '"$(uname)" = Linux' in text:
-        return
-    assert GNU_ONLY.findall(text) == []
-    for empty in re.findall(r"(\w+)=\(\)", text):  # bash 3.2 takes a list without elements for an unset variable
-        assert not re.search(rf'(?<!\+)"\$\{{{empty}\[@\]\}}"', text)

@@ -14,7 +14,7 @@ from reports import put
 from support import composed, options
 
 from lra.core.errors import UserError
-from lra.core.paths import conf_dir, systems_file, table1_file
+from lra.core.paths import conf_dir
 from lra.records.names import README, TABLE, TABLE_TEX
 from lra.report import Report
 from lra.report.frame import short_names
@@ -70,7 +70,7 @@ def test_the_published_table_is_the_papers() -> None:
 
 def test_a_row_of_table_1_is_declared_once_and_everywhere() -> None:
     """Options, sweeps, scripts and published values follow from conf/table1.yaml."""
-    rows = yaml.safe_load(table1_file().read_text())["systems"]
+    rows = yaml.safe_load((conf_dir() / "table1.yaml").read_text())["systems"]
     runs = {row["option"]: row for row in rows if "option" in row}
     assert options("system") == sorted(runs)
     for option, row in runs.items():
@@ -89,7 +89,7 @@ def test_a_row_of_table_1_is_declared_once_and_everywhere() -> None:
 
 
 def test_further_systems_are_declared_once() -> None:
-    rows = {row["option"]: row for row in yaml.safe_load(systems_file().read_text())["systems"]}
+    rows = {row["option"]: row for row in yaml.safe_load((conf_dir() / "systems.yaml").read_text())["systems"]}
     assert options("system/other") == sorted(rows)
     published = Published()
     for option, row in rows.items():

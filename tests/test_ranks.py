@@ -30,9 +30,9 @@ from lra.training.update import Diverged
 
 SYSTEMS = [
     ("attention=simple",),
-    ("attention=softmax", "protocol=strict"),
+    pytest.param(("attention=softmax", "protocol=strict"), marks=pytest.mark.slow),
     ("attention=performer", "attention.redraw_every=5"),
-    ("attention=s4d",),
+    pytest.param(("attention=s4d",), marks=pytest.mark.slow),
     pytest.param(("attention=reformer", "attention.chunk=5"), marks=pytest.mark.slow),
     pytest.param(("attention=gmm_rks", "attention.samples=3"), marks=pytest.mark.slow),
 ]

@@ -1,8 +1,7 @@
-"""One flag stops a run, set by a signal or a time limit; locks have one holder at a time and die with it."""
+"""One flag stops a run, set by a signal or a time limit; locks have one holder at a time."""
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,36 +96,3 @@ def test_a_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
             with pytest.raises(files.Held, match=LOCK), files.hold(path, 0.1):
                 pass
         assert files.holder(path) is None
-
-
-@pytest.mark.parametrize("holds", [True, False], ids=["its holder is killed", "a child of its holder lives on"])
-def test_a_lock_dies_with_its_holder(tmp_path: Path, holds: bool) -> None:
-    """A child that was forked meanwhile, such as a logger's, inherits the descriptor."""
-    path, ready = tmp_path / LOCK, tmp_path / "ready"
-    if not holds:
-        outer = files.hold(path, 0)
-        outer.__enter__()
-    child = os.fork()
-    if child == 0:
-        try:
-            if holds:
-                with files.hold(path, 0):
-                    ready.touch()
-                    time.sleep(600)
-            time.sleep(600)
-        finally:
-            os._exit(0)
-    try:
-        if holds:
-            while not ready.exists():
-                time.sleep(0.01)
-            assert files.holder(path) is not None
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        else:
-            outer.__exit__(None, None, None)
-        assert files.holder(path) is None
-    finally:
-        if not holds:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)

@@ -24,19 +24,19 @@ SEED1 = Path("runs/listops/paper/simple/simple/seed1")
 
 def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands) -> None:
     """As several hosts on one file system do: two start at once and leave each other's runs alone."""
-    line = (*SMOKE, "seed=1,2,3,4", *SHORT)
+    line = (*SMOKE, "seed=1,2", *SHORT)
     ended = [child.ends() for child in [Child(*line, inside=without_figures) for _ in range(2)]]
     codes = [each.code for each in ended]
     assert set(codes) <= {0, 75}, ended
     assert 0 in codes, "the last to end saw everything finished"
     for each in ended:
-        assert "4 of 4 runs finished" in each.err if each.code == 0 else "another process holds" in each.err
+        assert "2 of 2 runs finished" in each.err if each.code == 0 else "another process holds" in each.err
     assert (
-        sum(line.startswith("[") and "test accuracy" in line for each in ended for line in each.out.splitlines()) == 4
+        sum(line.startswith("[") and "test accuracy" in line for each in ended for line in each.out.splitlines()) == 2
     )
-    assert len(left(Path("runs"))) == 4
+    assert len(left(Path("runs"))) == 2
     code, _, err = cli(train.main, *line)
-    assert (code, err.count("nothing to do")) == (0, 4)
+    assert (code, err.count("nothing to do")) == (0, 2)
 
 
 def test_a_signal_within_a_run_ends_the_sweep(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,15 +141,6 @@ def test_a_sweep_describes_its_cells_and_names_what_is_softmax(cli: Commands) ->
     assert re.findall(r'"full_pattern": (\w+)', out) == ["true", "false"]
     announced = "equal to full softmax attention at this length, where nothing is left out: "
     assert err.splitlines()[0] == f"{announced}listops longformer/transformer (paper)"
-
-
-def test_the_configuration_of_a_sweep_is_that_of_its_first_run(cli: Commands) -> None:
-    code, out, err = cli(train.main, "experiment=demo", "--cfg", "job", "--resolve")
-    assert code == 0
-    assert "a sweep; shown is its first run: " in err
-    first = lra.compose("experiment=demo", *err.partition("run: ")[2].split())
-    assert f"\n  lr: {first.settings.train['lr']}\n" in out
-    assert f"_target_: {first.settings.task['_target_']}\n" in out
 
 
 # ---------------------------------------------------------------- which runs are left

@@ -3,14 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from inspect import isclass, signature
 
-from torch import nn, random
+from torch import random
 
 from lra.api.configuration import composed_command, preserved_sys_path
 from lra.api.layer import AttentionLayer
 from lra.cli.check import CheckSettings, examine, maker, settings_of
-from lra.core.errors import UserError
 from lra.laws import Finding
 from lra.ops.mixer import Mixer, Shape
 
@@ -66,10 +64,4 @@ def _named(
     if isinstance(attention, AttentionLayer):
         return attention.name, partial(type(attention.mixer), **attention.options)
     name = getattr(attention, "__name__", type(attention).__name__)
-    if isinstance(attention, nn.Module) or (isclass(attention) and not issubclass(attention, Mixer)):
-        raise UserError(f"{name}: expected a name, a subclass of lra.attention.Mixer, or what lra.attention returned")
-    try:
-        signature(attention).bind("shape")
-    except TypeError as error:
-        raise UserError(f"{name}: called with a shape: {error}; give its options with functools.partial") from None
     return name, attention

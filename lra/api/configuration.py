@@ -12,8 +12,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lra.config.cell import Cell, cell_of
-from lra.config.compose import completed
 from lra.config.compose import compose as composed
+from lra.config.compose import with_packages
 from lra.config.configure import check_packages, explain, is_mistake
 from lra.config.settings import Settings, settings_of
 from lra.core.errors import UserError
@@ -87,23 +87,17 @@ def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictCon
     for override in overrides:
         if not isinstance(override, str):
             raise UserError(f"{override!r:.80}: expected a text, as 'task=listops'")
+    words = with_packages(list(overrides))
     with _ONE_AT_A_TIME:
-        yield from _composed(command, overrides)
-
-
-def _composed(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
-    earlier = HydraConfig.instance().cfg
-    words = completed(list(overrides))
-    try:
-        config = composed(command, *words)
-        HydraConfig.instance().set_config(config)  # for ${hydra:...}
-        check_packages(words, config)
-        yield config
-    except UserError:
-        raise
-    except Exception as error:
-        if not is_mistake(error):
-            raise
-        raise UserError(explain(error, command, overrides)) from None
-    finally:
-        HydraConfig.instance().cfg = earlier
+        earlier = HydraConfig.instance().cfg
+        try:
+            config = composed(command, *words)
+            HydraConfig.instance().set_config(config)  # for ${hydra:...}
+            check_packages(words, config)
+            yield config
+        except Exception as error:
+            if isinstance(error, UserError) or not is_mistake(error):
+                raise
+            raise UserError(explain(error, command, overrides)) from None
+        finally:
+            HydraConfig.instance().cfg = earlier

@@ -1,6 +1,5 @@
 """One run from Python: the records, locks, checkpoints and messages of `lra-train`."""
 
-import multiprocessing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +8,6 @@ from omegaconf import DictConfig
 from lra.api.configuration import Configuration, composed_command, preserved_sys_path, run_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
-from lra.data.from_source import GUARD
 from lra.records.names import ERRORS
 from lra.records.record import RunRecord
 from lra.records.runs import NO_RECORD, recorded
@@ -56,8 +54,6 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
     """
     from lra.runs.device import restore_torch_state
 
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # a child reads the caller's script anew
-        raise UserError(f"lra.train: called while a process that makes examples reads this script; {GUARD}")
     words = run.overrides if isinstance(run, Configuration) else (run,)
     with composed_command("train", (*words, *overrides)) as config, restore_torch_state():
         job = _job(config)
@@ -78,10 +74,8 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
 
 def _job(config: DictConfig) -> Job:
     settings, cell = run_of(config)
-    for key in ("describe", "rerun", "also"):
-        if getattr(settings, key):
-            raise UserError(f"{key}={getattr(settings, key)}: lra.train does one run and returns it; leave {key} out")
-    if settings.sweep_minutes is not None:
-        raise UserError(f"sweep_minutes={settings.sweep_minutes:g}: limits a command; use train.minutes for one run")
+    for key in ("describe", "rerun", "also", "sweep_minutes"):
+        if value := getattr(settings, key):
+            raise UserError(f"{key}={value}: lra.train does one run and returns it; leave {key} out")
     loggers_of(settings)
     return Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")

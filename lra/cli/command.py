@@ -5,18 +5,14 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import wraps
-from itertools import pairwise
-from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob
 from omegaconf import DictConfig
 
-from lra.config.compose import HYDRA_VERSION, completed, compose, help_page, options, refuse_our_names, set_up
+from lra.config.compose import HYDRA_VERSION, help_page, refuse_our_names, set_up, with_packages
 from lra.config.configure import check_packages, explain, is_mistake
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.paths import __version__, conf_dir
@@ -55,12 +51,10 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
             return
         debug = os.environ.get("HYDRA_FULL_ERROR")
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
-        sys.argv = [program, *completed(flags_first(sys.argv[1:]))]
+        sys.argv = [program, *with_packages(flags_first(sys.argv[1:]))]
         set_up()
         try:
             refuse_our_names()
-            if {"--cfg", "-c"} & {*sys.argv}:
-                sys.argv += _first_cell(config_name, sys.argv[1:])
             hydra.main(version_base=HYDRA_VERSION, config_path=str(conf_dir()), config_name=config_name)(task)()
         except Exception as error:
             if is_mistake(error):
@@ -73,28 +67,6 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
                 os.environ["HYDRA_FULL_ERROR"] = debug
 
     return main
-
-
-def _first_cell(config_name: str, arguments: list[str]) -> list[str]:
-    """Return the overrides of the first cell of a preset that is a sweep, whose own values are those of no run."""
-    overrides = [text for text in arguments if "=" in text and not text.startswith("-")]
-    words = [word for text in arguments for word in (text.split("=", 1) if text.startswith("--") else [text])]
-    folders = [Path(folder).absolute() for flag, folder in pairwise(words) if flag in ("--config-dir", "-cd")]
-    search_path = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"] if folders else []
-    params = compose(config_name, *overrides, *search_path).hydra.sweeper.get("params") or {}
-    given = {text.partition("=")[0].lstrip("+") for text in overrides}
-    parser = OverridesParser.create()
-    chosen = [parser.parse_override(f"{key}={value}") for key, value in params.items() if key not in given]
-    cell = []
-    for each in chosen:
-        key, value = each.key_or_group, each.value()
-        if isinstance(value, Glob):
-            cell.append(f"{key}={value.filter(options(key))[0]}")
-        else:
-            cell.append(f"{key}={next(each.sweep_string_iterator())}" if each.is_sweep_override() else each.input_line)
-    if cell:
-        print(f"lra-{config_name}: a sweep; shown is its first run: {' '.join(cell)}", file=sys.stderr)
-    return cell
 
 
 def flags_first(arguments: list[str]) -> list[str]:

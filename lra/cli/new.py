@@ -14,7 +14,6 @@ from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.files import write_atomic
 from lra.core.paths import USER_OPTIONS
 
-YAML_WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n", "inf", "nan")  # not a text on a command line
 TEMPLATES = Path(__file__).with_name("templates")
 NEXT = {
     "attention": (
@@ -63,7 +62,7 @@ def write(kind: str, name: str) -> None:
 
 
 def _check(kind: str, name: str) -> None:
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or iskeyword(name) or name in YAML_WORDS:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or iskeyword(name):
         raise UserError(f"{name}: expected a name for a module: small letters, digits and _, a letter first")
     for group in (kind, *(("system", "system/other") if kind == "attention" else ())):
         if name in options(group):

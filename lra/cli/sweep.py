@@ -59,9 +59,12 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     declare(plan)
     _current[:] = [plan]
     tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)
-    broken = _launch_all(
-        context, task, config, plan, [run for _, runs in to_do for run in runs], f"sweep.tokens={tokens}"
-    )
+    broken = ""
+    try:
+        if runs := [run for _, runs in to_do for run in runs]:
+            _launch(context, task, config, plan, runs, f"sweep.tokens={tokens}")
+    except Exception as error:  # joblib gives up when a worker is killed
+        broken = f"{type(error).__name__}: {error}"
     conclude(broken=broken)
 
 
@@ -87,27 +90,6 @@ def _check_reference(plan: Plan) -> None:
 
 def _launcher(config: DictConfig) -> str:
     return config.hydra.runtime.choices["hydra/launcher"]
-
-
-def _launch_all(
-    context: HydraContext, task: TaskFunction, config: DictConfig, plan: Plan, runs: list[PlannedRun], *overrides: str
-) -> str:
-    """Launch the runs; return the reason if the launcher gave up.
-
-    When a worker is killed, joblib kills the others and gives up: runs that had not begun are launched again.
-    """
-    broken, left = "", runs
-    while left:
-        before = {run.folder: outcome(run.folder, run.settings) for run in left}
-        try:
-            _launch(context, task, config, plan, left, *overrides)
-            break
-        except Exception as error:
-            broken = f"{type(error).__name__}: {error}"
-        unchanged = [run for run in left if outcome(run.folder, run.settings) == before[run.folder]]
-        unchanged = [run for run in unchanged if before[run.folder][0] not in ("finished", "killed")]
-        left = unchanged if len(unchanged) < len(left) else []
-    return broken
 
 
 def _launch(

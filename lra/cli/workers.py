@@ -6,6 +6,7 @@ joblib kills its workers if the driver raises anything, so the driver sets a fla
 import multiprocessing
 import os
 import signal
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -21,6 +22,7 @@ class Forwarding(StopFlag):
 
     def _set(self, number: int, frame: FrameType | None) -> None:
         super()._set(number, frame)
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)  # of joblib
         for worker in multiprocessing.active_children():
             with suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGTERM)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +10,6 @@ import yaml
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-LONGEST_NAME = 200  # bytes of a folder's name; most file systems allow 255
 SWEEPER = "lra"  # the option of hydra/sweeper whose sweeps are planned
 DECIDING = ("task.", "attention.", "protocol.", "model.", "train.", "init.", "pretrain.")
 PLACED = ("task", "protocol", "attention", "variant", "seed")  # each a level of a run's path
@@ -32,8 +30,7 @@ class Cell:
         """Relative to the results folder."""
         levels = [self.task, self.protocol, self.attention, self.variant]
         if self.settings:
-            name = ",".join(f"{key}={quote(str(value), safe=' []')}" for key, value in self.settings.items())
-            levels.append(_fitting(name))
+            levels.append(",".join(f"{key}={quote(str(value), safe=' []')}" for key, value in self.settings.items()))
         return Path(*levels)
 
     def __str__(self) -> str:
@@ -77,11 +74,3 @@ def _named(value: Any) -> Any:
         return value
     content = OmegaConf.to_container(value, resolve=True)
     return yaml.safe_dump(content, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
-
-
-def _fitting(name: str) -> str:
-    """Shorten a name that is too long for file systems: its beginning, and a digest of the whole."""
-    if len(name.encode()) <= LONGEST_NAME:
-        return name
-    digest = sha256(name.encode()).hexdigest()[:16]
-    return f"{name[: LONGEST_NAME // 2]}~{digest}"

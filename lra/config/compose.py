@@ -3,9 +3,6 @@
 Values that depend on a choice are OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
 """
 
-import os
-import re
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -24,16 +20,13 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
 from lra.core.errors import UserError
-from lra.core.paths import USER_OPTIONS, conf_dir, systems_file, table1_file
+from lra.core.files import read_yaml
+from lra.core.paths import USER_OPTIONS, conf_dir
 
 HYDRA_VERSION = "1.3"
 RECIPE = "task/recipe@recipe"  # Hydra's key of the recipe that a task chooses with `- recipe: NAME`
 RELEASED = "_lra_released"  # `NAME_lra_released` takes the values of `NAME` where it has none of its own
 USER_GROUPS = ("attention", "task")  # config groups whose options may name a module of the working directory
-TEXT_KEYS = ("out", "cache", "data_dir", "rerun")
-NOT_TEXT = re.compile(r"[-+]?([\d._]+(e[-+]?\d+)?|nan|inf)|true|false", re.IGNORECASE)  # as Hydra reads it
-
-_lock = threading.RLock()  # GlobalHydra holds one application
 # conf/hydra/launcher/*.yaml extend the plugins' configurations of the same names on purpose.
 warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
@@ -67,11 +60,6 @@ def _by(group: str) -> Callable[..., Any]:
     return value
 
 
-def _env(name: str, default: str | None = None) -> str | None:
-    """Resolver `env`: an environment variable; an empty one counts as unset."""
-    return os.environ.get(name) or default
-
-
 def _choice(group: str, *, _root_: DictConfig) -> str:
     """Resolver `choice`: the chosen option of a group."""
     return _choices(_root_)[group]
@@ -87,7 +75,6 @@ def set_up() -> None:
 def _register() -> None:
     for group in ("task", "attention", "protocol", "size", "experiment"):
         OmegaConf.register_new_resolver(f"by_{group}", _by(group), replace=True)
-    OmegaConf.register_new_resolver("env", _env, replace=True)
     OmegaConf.register_new_resolver("choice", _choice, replace=True)
     for group, by_name in tables().items():
         package = None if group.startswith("hydra/") else "_global_"
@@ -98,9 +85,9 @@ def _register() -> None:
 @cache
 def tables() -> dict[str, dict[str, Any]]:
     """Options that are rows of a table instead of files, by group and name."""
-    groups = _read(conf_dir() / "options.yaml")
-    for group, file in (("system", table1_file()), ("system/other", systems_file())):
-        rows = [row for row in _read(file)["systems"] if "option" in row]
+    groups = read_yaml(conf_dir() / "options.yaml")
+    for group, file in (("system", conf_dir() / "table1.yaml"), ("system/other", conf_dir() / "systems.yaml")):
+        rows = [row for row in read_yaml(file)["systems"] if "option" in row]
         groups[group] = {
             row["option"]: {"defaults": [{f"override /{key}": row[key]} for key in ("attention", "variant")]}
             for row in rows
@@ -108,15 +95,11 @@ def tables() -> dict[str, dict[str, Any]]:
     return groups
 
 
-def _read(path: Path) -> Any:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
 def compose(config_name: str, *overrides: str) -> DictConfig:
-    """Return the configuration of a command line, Hydra's node included. Threads may call it."""
+    """Return the configuration of a command line, Hydra's node included."""
     set_up()
     refuse_our_names()
-    with _lock, _apart(), hydra.initialize_config_dir(version_base=HYDRA_VERSION, config_dir=str(conf_dir())):
+    with _apart(), hydra.initialize_config_dir(version_base=HYDRA_VERSION, config_dir=str(conf_dir())):
         return hydra.compose(config_name, overrides=list(overrides), return_hydra_config=True)
 
 
@@ -147,14 +130,14 @@ def options(group: str, folder: Path | None = None) -> list[str]:
 def groups(config_name: str) -> list[str]:
     """Return the config groups of a command; none if its file is not one of ours."""
     path = conf_dir() / f"{config_name}.yaml"
-    defaults = _read(path)["defaults"] if path.exists() else []
+    defaults = read_yaml(path)["defaults"] if path.exists() else []
     keys = [key for default in defaults if isinstance(default, dict) for key in default]
     return sorted(key for key in keys if not key.startswith("override "))
 
 
 def help_page(config_name: str) -> str:
     """Return the `--help` of a command. Hydra's would compose a configuration and list the groups of all commands."""
-    content = _read(conf_dir() / f"{config_name}.yaml")["hydra"]["help"]
+    content = read_yaml(conf_dir() / f"{config_name}.yaml")["hydra"]["help"]
     lines = []
     for group in groups(config_name):
         other = [f"other/{name}" for name in options("system/other")] if group == "system" else []
@@ -163,24 +146,19 @@ def help_page(config_name: str) -> str:
     return text.replace("$APP_CONFIG_GROUPS", "".join(lines))
 
 
-def completed(overrides: list[str]) -> list[str]:
-    """Quote numbers where a text is expected, as in `out=2024`, and add `packages=[...]`.
+def with_packages(overrides: list[str]) -> list[str]:
+    """Add `packages=[...]` for options of the working directory.
 
     `attention=mine` on the command line trusts `mine.py`, or the package `mine`, in the working directory, if
     `lra_options` has an option of that name. Nothing is added to an explicit `packages=...`.
     """
     pairs = [override.lstrip("+").partition("=") for override in overrides]
-    numbers = [key in TEXT_KEYS and NOT_TEXT.fullmatch(value) for key, _, value in pairs]
-    quoted = [
-        f"{pair[0]}='{pair[2]}'" if number else override
-        for override, pair, number in zip(overrides, pairs, numbers, strict=True)
-    ]
     values = [value for key, _, value in pairs if key in (*USER_GROUPS, "also")]
     names = [name.strip() for value in values for name in value.strip("[]").split(",")]
     packages = [name for name in dict.fromkeys(names) if name.isidentifier() and _is_own(name)]
-    if packages and "packages" not in [key for key, *_ in pairs]:
-        quoted.append(f"packages=[{','.join(packages)}]")
-    return quoted
+    if not packages or "packages" in [key for key, *_ in pairs]:
+        return overrides
+    return [*overrides, f"packages=[{','.join(packages)}]"]
 
 
 def _is_own(name: str) -> bool:

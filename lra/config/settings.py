@@ -1,17 +1,14 @@
 """The checked form of a composed configuration."""
 
-import os
 from dataclasses import dataclass
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
-import yaml
 from omegaconf import DictConfig
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from lra.config import configure
-from lra.core import code, paths
+from lra.core import code, files, paths
 from lra.core.errors import UserError, did_you_mean
 
 RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
@@ -116,12 +113,6 @@ class Siblings:
     margin: PositiveFloat
 
 
-@cache
-def _protocol_keys(conf: Path) -> list[str]:
-    text = (conf / "protocol" / "paper.yaml").read_text(encoding="utf-8")
-    return list(yaml.safe_load(text)["protocol"])
-
-
 def settings_of(cfg: DictConfig) -> Settings:
     """Check names and types of a composed configuration."""
     return checked(configure.plain(cfg))
@@ -132,14 +123,10 @@ def checked(values: dict[str, Any]) -> Settings:
     configure.check(Settings, values, "")
     for key, kind in (("generate", Generate), ("checkpoint", Checkpoints), ("sweep", Siblings)):
         configure.check(kind, values[key], f"{key}.")
-    known = _protocol_keys(paths.conf_dir())
+    known = files.read_yaml(paths.conf_dir() / "protocol" / "paper.yaml")["protocol"]
     for key in values["protocol"]:
         if key not in known:
             raise UserError(f"protocol.{key}: unknown key; {did_you_mean(key, known)}")
     if not values["out"] or values["out"].startswith("~"):
-        raise UserError(f"out={values['out']}: expected a folder for the results, written out (without ~)")
-    out = Path(values["out"]).absolute()
-    there = next(path for path in (out, *out.parents) if os.path.exists(path))
-    if not os.path.isdir(there):
-        raise UserError(f"out={values['out']}: {configure.shown(there)} is a file; expected a folder")
+        raise UserError(f"out={values['out']}: expected a folder, written without ~")
     return Settings(**values)

@@ -54,49 +54,45 @@ class Bar:
     def __init__(self, title: str, total: int, done: int = 0) -> None:
         self.title, self.total, self._before = title, total, done
         self._started = self._last_line = time.monotonic()
-        self._live = self._progress = None
+        self._bar = None
         if _bars and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             self._draw(printable(title), done)
 
     def _draw(self, title: str, done: float) -> None:
         """Prepare the bar; rich takes a tenth of a second to import."""
         from rich.console import Console
-        from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.table import Column
 
-        narrow = Column(no_wrap=True, overflow="ellipsis", ratio=3)
-        self._progress = Progress(
+        narrow = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        self._bar = Progress(
             TextColumn("{task.description}", markup=False, table_column=narrow),
-            BarColumn(None, table_column=Column(ratio=2)),
+            BarColumn(10),
             MofNCompleteColumn(),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[note]}", markup=False, table_column=narrow),
+            console=Console(stderr=True),
+            transient=True,
             expand=True,
             speed_estimate_period=600,
         )
-        self._task = self._progress.add_task(title, total=self.total, completed=done)
-        self._live = Live(self._progress, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task(title, total=self.total, completed=done, note="")
 
     def __enter__(self) -> Self:
-        if self._live:
-            self._live.start()
+        if self._bar:
+            self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live:
+        if self._bar:
             with suppress(OSError):  # the terminal may be gone
-                self._live.stop()
+                self._bar.stop()
 
     def update(self, done: float, note: str = "") -> None:
-        """Show `done` units, and a note below the bar."""
+        """Show `done` units and a note."""
         now = time.monotonic()
-        if self._live:
-            from rich.console import Group
-            from rich.text import Text
-
-            self._progress.update(self._task, completed=done, total=self.total)
-            text = Text(printable(note), no_wrap=True, overflow="ellipsis")
-            self._live.update(Group(self._progress, text) if note else self._progress)
+        if self._bar:
+            self._bar.update(self._task, completed=done, total=self.total, note=printable(note))
         elif now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
             left = (now - self._started) / ((done - self._before) or 1) * (self.total - done)

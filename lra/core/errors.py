@@ -21,21 +21,11 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a clause that names the nearest known name, or lists the known names when none is near.
-
-    A dotted name is near to a known one if their last parts are alike, or if it is the end of the known one. Known
-    names with the same parent are listed before others.
-    """
+    """Return a clause that names the nearest known name, or lists the known names when none is near."""
     known = sorted(set(known))
-    parent, _, last = name.rpartition(".")
+    near = [key for key in known if key.endswith(f".{name}")] or get_close_matches(name, known, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    parent = name.rpartition(".")[0]
     siblings = [key for key in known if key.rpartition(".")[0] == parent]
-    ends = [key for key in known if key.endswith(f".{name}")]
-    near = [
-        key
-        for key in get_close_matches(name, known, n=len(known) or 1, cutoff=0.55)
-        if get_close_matches(last, [key.rpartition(".")[2]], cutoff=0.55 if key in siblings else 0.75)
-    ]
-    if ends or near:
-        return f"did you mean {' or '.join(map(repr, ends or near[:1]))}?"
-    known = siblings or [key for key in known if "." not in key] or known
-    return f"known: {', '.join(known)}" if known else "none is known"
+    return f"known: {', '.join(siblings or known)}"

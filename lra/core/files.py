@@ -1,21 +1,21 @@
-"""Atomic writes, reads of regular files, and locks between processes on a shared folder."""
+"""Atomic writes, JSON, YAML, and locks between processes on a shared folder."""
 
 import errno
 import hashlib
 import json
 import os
 import secrets
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+import yaml
+
 from lra.core.errors import UserError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 PARTIALS = ".*.tmp"  # the pattern of the temporary names
-JSON_BYTES = 2**26  # the largest JSON file that is read
 
 
 class Held(Exception):
@@ -55,40 +55,12 @@ def holder(path: Path) -> str | None:
         return None
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Open a regular file, without waiting for the writer of a FIFO.
-
-    Raises:
-        OSError: as `open` does.
-        ValueError: not a regular file; the message does not name the path.
-    """
-    try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        if error.errno in (errno.EISDIR, errno.ENXIO):  # a folder opened for writing, a socket
-            raise ValueError(f"expected a regular file, found {_kind(os.stat(path).st_mode)}") from None
-        raise
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        raise ValueError(f"expected a regular file, found {_kind(mode)}")
-    return os.fdopen(descriptor, "rb" if flags == os.O_RDONLY else "a+b")
-
-
-def _kind(mode: int) -> str:
-    """Name the kind of a file that is not regular."""
-    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
-    return kinds.get(stat.S_IFMT(mode), "a device")
-
-
 def opened(path: Path) -> BinaryIO:
-    """Open a regular file for reading. Raises UserError."""
+    """Open a file for reading. Raises UserError."""
     try:
-        return open_regular(path)
+        return path.open("rb")
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {error.strerror}") from None
 
 
 def sha256(path: Path) -> str:
@@ -97,26 +69,19 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_regular(path: Path, most: int) -> bytes:
-    """Read a regular file of at most `most` bytes. Raises OSError, and ValueError without the path."""
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise ValueError(f"expected at most {most:,} bytes, found {size:,}")
-        return file.read()
-
-
-def read_json(path: Path, most: int = JSON_BYTES) -> Any:
+def read_json(path: Path) -> Any:
     """Read the value of a JSON file. Raises OSError, and ValueError without the path."""
-    return parse_json(read_regular(path, most))
+    return parse_json(path.read_bytes())
+
+
+def read_yaml(path: Path) -> Any:
+    """Read the value of a YAML file, by libyaml where it is. Raises OSError and yaml.YAMLError."""
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def parse_json(text: bytes | str) -> Any:
     """Parse JSON without NaN and infinities. Raises ValueError."""
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError("nested deeper than Python can read") from None
+    return json.loads(text, parse_constant=_refuse_constant)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -152,13 +117,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as `json_bytes` gives it."""
-    write_atomic(path, json_bytes(value))
-
-
-def json_bytes(value: Any) -> bytes:
-    """Return strict JSON (no NaN), indented, with a final newline."""
-    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    """Write strict JSON (no NaN), indented, with a final newline."""
+    write_atomic(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def digest(value: Any) -> str:
@@ -187,9 +147,6 @@ def explained(error: OSError, path: Path, needed: int | None) -> UserError:
     reason = _reason(error)
     if needed is None and error.errno not in FULL:
         return UserError(f"{error.filename or path}: {reason}")
-    if error.errno in FULL:
-        disk = os.statvfs(next(folder for folder in path.absolute().parents if folder.exists()))
-        reason = f"{reason}: {needed or 0:,} bytes are needed, {disk.f_bavail * disk.f_frsize:,} are free"
     return UserError(f"{path} cannot be written: {reason}; the previous file is intact")
 
 

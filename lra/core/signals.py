@@ -16,7 +16,6 @@ from typing import Any
 
 PAUSED, INTERRUPTED = 75, 130
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SHOW_CURSOR = "\x1b[?25h"
 STARTED = time.monotonic()
 
 
@@ -86,10 +85,9 @@ class StopFlag:
         if not self._repeated:
             for each in (signal.SIGINT, signal.SIGTERM):  # a shell repeats SIGHUP
                 signal.signal(each, signal.SIG_DFL)
-        cursor = SHOW_CURSOR if os.isatty(2) else ""  # a progress bar hides it
         again = "" if self._repeated else "; again: stop now"
         with suppress(OSError):  # after SIGHUP the terminal is gone
-            os.write(2, f"{cursor}\n{signal.Signals(number).name}: stopping after this step{again}\n".encode())
+            os.write(2, f"\n{signal.Signals(number).name}: stopping after this step{again}\n".encode())
 
     def signalled(self) -> Paused | None:
         """Return the pause that a signal asked for."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from lra.core.errors import UserError, printable
+from lra.core.files import read_yaml
 from lra.core.paths import conf_dir
 from lra.records import record
 from lra.records.record import RULES, DeclaredCell, RunRecord, without_paths
@@ -187,7 +187,7 @@ def present(frame: pd.DataFrame) -> list[Run]:
 @cache
 def default_question() -> tuple[str | None, float]:
     """Return `sweep.reference` and `sweep.margin` as conf/train.yaml has them."""
-    sweep = yaml.safe_load((conf_dir() / "train.yaml").read_text(encoding="utf-8"))["sweep"]
+    sweep = read_yaml(conf_dir() / "train.yaml")["sweep"]
     return sweep["reference"], sweep["margin"]
 
 

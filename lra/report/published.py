@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
 from lra.core.errors import UserError, printable
-from lra.core.paths import systems_file, table1_file
+from lra.core.files import read_yaml
+from lra.core.paths import conf_dir
 from lra.records.record import TableName, readable
 
 NAME = "published.yaml"
@@ -68,7 +68,7 @@ class Published:
         self.tasks: dict[str, str] = {}
         self._systems: dict[str, PublishedSystem] = {}
         self.sources: list[PublishedTable] = []
-        for path in (table1_file(), OWN, systems_file(), *files):
+        for path in (conf_dir() / "table1.yaml", OWN, conf_dir() / "systems.yaml", *files):
             file = _read(path)
             self.tasks |= file.tasks
             for system in file.systems:
@@ -139,4 +139,4 @@ def _natural(text: str) -> tuple[str | float, ...]:
 
 def _read(path: Path) -> _File:
     with readable(path):
-        return _File.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+        return _File.model_validate(read_yaml(path) or {})
