@@ -55,6 +55,11 @@ class WrongShape(Free):
         return self.inner(x)[:, :, :-1]
 
 
+class IgnoresKeys(Sound):
+    def attend(self, q, k, v, key_mask):
+        return super().attend(q, torch.zeros_like(k), v, key_mask)
+
+
 class IgnoresMask(Sound):
     def attend(self, q, k, v, key_mask):
         return q + k + v.mean(dim=2, keepdim=True)
@@ -177,6 +182,13 @@ def test_a_broken_mixer_is_named(kind: str) -> None:
     broken = [finding for finding in laws.findings(trial) if finding.verdict == "broken"]
     assert [finding.law.name for finding in broken] == BROKEN[kind]
     assert "position" in broken[0].case or "made" in broken[0].case
+
+
+def test_unused_projections_are_named() -> None:
+    """They break no law, but count as parameters that nothing trains."""
+    findings = list(laws.findings(laws.Trial(CLASSES["IgnoresKeys"], shape(), lengths=(2,))))
+    assert ["ignores k" in finding.hint for finding in findings if finding.hint] == [True]
+    assert not [finding for finding in findings if finding.verdict == "broken"]
 
 
 def test_the_command_prints_the_verdicts(cli: Commands) -> None:

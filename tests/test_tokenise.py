@@ -112,20 +112,18 @@ def test_word_pieces_may_ignore_case(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    "data",
     [
-        (b"the\n[PAD]\n[UNK]\n", r"vocab.txt: expected a BERT vocabulary that begins with \[PAD\]"),
-        (b"[PAD]\nthe\n", r"vocab.txt: expected a BERT vocabulary .* holds \[UNK\]"),
-        (b"", "vocab.txt: expected a BERT vocabulary"),
-        (b"[PAD]\n[UNK]\nthe\na\nthe\n", "vocab.txt: token 'the' is in two lines"),
-        (b"[PAD]\n[UNK]\n\xff\n", "vocab.txt: not UTF-8"),
-        (
-            b"[PAD]\n[UNK]\n" + b"\n".join(b"%d" % n for n in range(70_000)),
-            "vocab.txt: 70,002 tokens, expected at most",
-        ),
+        b"the\n[PAD]\n[UNK]\n",
+        b"[PAD]\nthe\n",
+        b"",
+        b"[PAD]\n[UNK]\nthe\na\nthe\n",
+        b"[PAD]\n[UNK]\n\xff\n",
+        b"[PAD]\n[UNK]\n" + b"\n".join(b"%d" % n for n in range(70_000)),
     ],
+    ids=["pad", "unknown", "empty", "twice", "not UTF-8", "long"],
 )
-def test_a_bad_vocabulary_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+def test_a_bad_vocabulary_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "vocab.txt").write_bytes(data)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match="vocab.txt: .*expected a BERT vocabulary"):
         vocabulary_of(tmp_path / "vocab.txt")

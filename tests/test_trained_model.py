@@ -10,7 +10,7 @@ from test_own_code import edit, scaffold
 
 import lra
 from lra.cli import train
-from lra.data import Place, Task, no_op_progress
+from lra.data import Place, Task
 from lra.records.names import PREDICTIONS, WEIGHTS
 from lra.runs.build import assemble
 from lra.tasks.listops.trees import WORDS
@@ -25,9 +25,7 @@ def trained(cli: Commands, *words: str) -> tuple[Path, Task]:
     """Train a run and return its folder and its data."""
     assert cli(train.main, *TINY, *SIZES, *words)[0] == 0
     run = lra.compose(*TINY, *SIZES, *words)
-    settings = run.settings
-    place = Place(cache=Path(settings.cache), data_dir=None, workers=1, progress=no_op_progress)
-    return run.folder, assemble(settings).builder.build(place)
+    return run.folder, assemble(run.settings).builder.build(Place.of(run.settings))
 
 
 def numbers(model: object, examples: list) -> list[int]:
@@ -88,6 +86,42 @@ def test_pairs_of_texts(cli: Commands) -> None:
     for example in ("one text", ("a", "b", "c")):
         with pytest.raises(lra.UserError, match="expected 2 documents"):
             model.predict([example])
+
+
+def write_raw(task: str) -> dict[str, list]:
+    """Raw data of a task in the folder `data`; returns the examples of each split."""
+    rows = {
+        split: [(number % 2, f"{split} {number} has {COLOURS[number % 2]}", "other") for number in range(count)]
+        for split, count in (("train", 60), ("eval", 20), ("test", 25))
+    }
+    layouts = {
+        "text": ("imdb/{}.jsonl", '{{"label": {}, "text": "{}"}}\n'),
+        "matching": ("tsv_data/new_aan_pairs.{}.tsv", "{}\ta\tb\t{}\t{}\n"),
+        "ag_news": ("ag_news_csv/{}.csv", '"{}","{}","{}"\n'),
+    }
+    name, line = layouts[task]
+    for split, examples in rows.items():
+        path = Path("data", name.format(split))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        first = 1 if task == "ag_news" else 0  # class
+        path.write_text("".join(line.format(first + label, *documents) for label, *documents in examples))
+    if task == "text":
+        return {split: sorted(text for _, text, _ in examples) for split, examples in rows.items()}
+    join = " ".join if task == "ag_news" else tuple
+    return {split: [join(row[1:]) for row in examples] for split, examples in rows.items()}
+
+
+@pytest.mark.parametrize("task", ["text", "matching", "ag_news"])
+def test_new_texts_are_encoded_as_the_task_did(cli: Commands, task: str) -> None:
+    texts = write_raw(task)["test"]
+    folder, prepared = trained(cli, f"task={task}", "data_dir=data", "attention=linear", "task.limit=null")
+    Path("data").rename("gone")
+    model = lra.model(folder)
+    assert numbers(model, texts) == np.load(folder / PREDICTIONS)[0].tolist()
+    for number, text in enumerate(texts[:5]):
+        for place, document in enumerate([text] if isinstance(text, str) else text):
+            ids = model._builder.encode(document, prepared.folder / "tokenizer.json")
+            assert ids.tolist() == prepared.test.document(number, place).tolist()
 
 
 def test_an_attention_of_ones_own_is_the_one_that_was_trained(cli: Commands) -> None:

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 import yaml
 
@@ -55,18 +55,13 @@ def holder(path: Path) -> str | None:
         return None
 
 
-def opened(path: Path) -> BinaryIO:
-    """Open a file for reading. Raises UserError."""
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-
-
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal. Raises UserError if it cannot be read."""
-    with opened(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
 
 
 def read_json(path: Path) -> Any:

@@ -66,19 +66,12 @@ def vocabulary_of(path: Path) -> list[str]:
         UserError: it is not such a file.
     """
     try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            tokens = [line.removesuffix("\r") for line in file.read().removesuffix("\n").split("\n")]
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error}); expected a BERT vocabulary") from None
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; expected a BERT vocabulary") from None
-    if tokens[:1] != [PAD] or UNKNOWN not in tokens:
-        raise UserError(f"{path}: expected a BERT vocabulary that begins with {PAD} and holds {UNKNOWN}")
-    if len(tokens) > MAX_VOCABULARY:
-        raise UserError(f"{path}: {len(tokens):,} tokens, expected at most {MAX_VOCABULARY:,}")
-    if len({*tokens}) < len(tokens):
-        twice = next(token for token in tokens if tokens.count(token) > 1)
-        raise UserError(f"{path}: token {twice!r} is in two lines")
+        tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: {error}; expected a BERT vocabulary") from None
+    if tokens[0] != PAD or not len(tokens) == len({*tokens}) <= MAX_VOCABULARY or UNKNOWN not in tokens:
+        expected = f"at most {MAX_VOCABULARY:,} different tokens, {PAD} first, and {UNKNOWN}"
+        raise UserError(f"{path}: expected a BERT vocabulary: {expected}")
     return tokens
 
 

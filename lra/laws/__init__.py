@@ -85,7 +85,7 @@ def findings(trial: Trial, laws: tuple[Law, ...] = LAWS) -> Iterator[Finding]:
     Torch's global generator is left as it was, and no mixer of the caller is changed.
     """
     for law in laws:
-        trial.case = ""
+        trial.case = trial.note = ""
         with torch.random.fork_rng(devices=[]):
             finding = _checked(law, trial)
         yield finding
@@ -102,7 +102,7 @@ def _checked(law: Law, trial: Trial) -> Finding:
         return Finding(law, "broken", trial.case, str(error))
     except Exception as error:
         return Finding(law, "broken", trial.case, _one_line(error), crashed=True)
-    return Finding(law, "kept" if trial.case else "silent")
+    return Finding(law, "kept" if trial.case else "silent", hint=trial.note)
 
 
 def _one_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from lra.laws.trial import SEED, Broken, Trial, trained, values, where
 from lra.ops.dropout import Keyed
-from lra.ops.mixer import Mixer
+from lra.ops.mixer import Attention, Mixer
 
 SPREADS = (0.0, 10.0)
 REGISTERS = ("_parameters", "_buffers", "_modules")
@@ -82,6 +82,10 @@ def device(trial: Trial) -> None:
 
 @torch.no_grad()
 def finite(trial: Trial) -> None:
+    infinite = [name for name, weight in trial.mixer().named_parameters() if not weight.isfinite().all()]
+    if infinite:
+        trial.case = "when it is made"
+        raise Broken(f"{', '.join(infinite)}: holds NaN or infinity", "torch.empty without an initialisation")
     for x in trial.inputs(2):
         for spread in SPREADS:
             mixer, given = trial.mixer().float(), (spread * x).float()
@@ -213,6 +217,9 @@ def graph(trial: Trial) -> None:
     cut = [name for name in lost if name == INPUT or _matters(trial, x, y.detach(), name)]
     if cut:
         raise Broken(f"no gradient reaches {', '.join(cut)}", "detach, .data, no_grad or numpy")
+    unread = [part[0] for part in ("query", "key", "value") if f"{part}.weight" in lost]
+    if isinstance(mixer, Attention) and unread:
+        trial.note = f"attend ignores {' and '.join(unread)}: subclass Mixer, which has no projections"
 
 
 @torch.no_grad()

@@ -41,6 +41,7 @@ class Trial:
         masked: padding is masked.
         tolerance: of differences, relative to the largest output; a mixer may compute in float32.
         case: description of the current inputs; empty until a law uses some.
+        note: advice on a mixer that keeps the law.
     """
 
     make: Callable[[Shape], Mixer]
@@ -49,6 +50,7 @@ class Trial:
     masked: bool = True
     tolerance: float = 1e-5
     case: str = ""
+    note: str = ""
 
     def mixer(self, seed: int = SEED, **changes: object) -> Mixer:
         """Construct a mixer in float64, for evaluation; equal at every call with the same seed and shape."""
