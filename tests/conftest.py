@@ -112,7 +112,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, cache: Pa
     monkeypatch.setenv("LRA_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lra.runs.describe.measure_step", lambda *_: None)  # takes seconds at full size
-    return Commands(monkeypatch, capfd)
+    return Commands(capfd)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from lra.attention import Mixer, Shape
+from lra.cli import train
 from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.compose import compose, options
@@ -325,23 +326,37 @@ def built_under_one_name(builder: TaskBuilder, at: Place) -> Task:
 class Commands:
     """Runs the commands in this process, in an empty folder with a cache of its own."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
-        self._monkeypatch, self._capfd = monkeypatch, capfd
+    def __init__(self, capfd: pytest.CaptureFixture) -> None:
+        self._capfd = capfd
 
     def __call__(self, main: Callable[[], None], *arguments: str) -> tuple[int, str, str]:
         """Exit code, standard output and standard error."""
-        GlobalHydra.instance().clear()
         self._capfd.readouterr()
-        with self._monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", ["lra", *arguments])
-            patch.delenv("HYDRA_FULL_ERROR", raising=False)
-            try:
-                main()
-                code = 0
-            except SystemExit as stop:
-                code = stop.code or 0
+        code = performed(main, *arguments)
         out, err = self._capfd.readouterr()
         return code, out, err
+
+
+def performed(main: Callable[[], None], *arguments: str) -> int:
+    """Run a command in this process and return its exit code."""
+    GlobalHydra.instance().clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["lra", *arguments])
+        patch.delenv("HYDRA_FULL_ERROR", raising=False)
+        try:
+            main()
+        except SystemExit as stop:
+            return stop.code or 0
+    return 0
+
+
+def train_in(folder: Path, cache: Path, *arguments: str) -> Path:
+    """Run lra-train in a folder, for fixtures of modules; returns the folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("LRA_CACHE", str(cache))
+        assert performed(train.main, *arguments) == 0
+    return folder
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Diagnostics: counts and calibration against other libraries and by hand, groups against the texts themselves."""
+"""Diagnostics: counts against other libraries and by hand, groups against the texts themselves."""
 
 import ast
 import json
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.calibration import calibration_curve
 from sklearn.feature_extraction.text import TfidfVectorizer
 from support import composed, options, stub_task
 
@@ -19,7 +18,7 @@ from lra.tasks import Place, Split, Task, TaskBuilder
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.listops import ListOps, ListOpsFiles
 from lra.tasks.listops.trees import WORDS
-from lra.training.evaluate import calibration, calibration_error, diagnose, packed
+from lra.training.evaluate import diagnose, packed
 
 OVERRIDES = {name: ["task.folder=files"] for name in ("listops_files", "pathfinder_files")}
 OVERRIDES |= {"files": ["task.data=files"]}
@@ -216,49 +215,6 @@ def test_the_root_baseline_answers_what_train_says_most_often(tmp_path: Path) ->
     assert builder.guesses(task).tolist() == [
         expected[WORDS[task.test.document(row)[0] - 1]] for row in range(len(task.test))
     ]
-
-
-# ---------------------------------------------------------------- calibration
-
-
-def test_calibration_by_hand() -> None:
-    confidence = np.array([0.95, 0.3, 0.21, 0.99, 1.0, 0.2, 0.25, 0.0])
-    correct = np.array([True, True, False, True, False, False, True, False])
-    lines = calibration(confidence, correct)
-    assert [line["examples"] for line in lines] == [1, 1, 3, 3]  # 0.2 ends its bin, 0.3 ends its own
-    assert [line["confidence"] for line in lines] == pytest.approx([0.0, 0.2, 0.76 / 3, 2.94 / 3])
-    assert [line["accuracy"] for line in lines] == pytest.approx([0, 0, 200 / 3, 200 / 3])
-    assert calibration_error(lines) == pytest.approx((0 + 20 + (200 - 76) + (294 - 200)) / 8)
-    json.dumps(lines, allow_nan=False)
-
-
-@pytest.mark.parametrize("bins", [7, 15])
-def test_calibration_is_that_of_scikit_learn(bins: int) -> None:
-    rng = np.random.default_rng(bins)
-    confidence = rng.beta(5, 2, 5_003).astype(np.float32)
-    correct = rng.random(5_003) < confidence**2
-    lines = calibration(confidence, correct, bins)
-    accuracy, mean = calibration_curve(correct, confidence.astype(np.float64), n_bins=bins)
-    np.testing.assert_allclose([line["accuracy"] for line in lines], 100 * accuracy)
-    np.testing.assert_allclose([line["confidence"] for line in lines], mean)
-    assert sum(line["examples"] for line in lines) == 5_003
-    hits = sum(line["accuracy"] / 100 * line["examples"] for line in lines)
-    assert hits == pytest.approx(correct.sum())
-    order = rng.permutation(5_003)
-    assert calibration(confidence[order], correct[order], bins) == lines
-
-
-def test_calibration_error_of_known_models() -> None:
-    """None where confidence is the chance to be right; where it is p and the chance p^2, the mean of p - p^2."""
-    rng = np.random.default_rng(11)
-    confidence = rng.uniform(0.3, 1, 200_000)
-    honest, proud = (rng.random(200_000) < chance for chance in (confidence, confidence**2))
-    assert calibration_error(calibration(confidence, honest)) < 0.5
-    expected = 100 * ((1 - 0.3**2) / 2 - (1 - 0.3**3) / 3) / 0.7
-    assert calibration_error(calibration(confidence, proud)) == pytest.approx(expected, abs=0.5)
-    sure = np.ones(8)
-    assert calibration_error(calibration(sure, np.arange(8) % 2 == 0)) == 50
-    assert calibration_error(calibration(sure, sure == 1)) == 0
 
 
 # ---------------------------------------------------------------- predictions

@@ -18,7 +18,6 @@ from support import composed, job_of, strip_times
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-import lra.runs.trainer
 from lra.config.cell import cell_of
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
@@ -350,16 +349,9 @@ def wandb(here: None, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "overrides"), [("diverged", ("train.lr=1e30",)), ("failed", ()), ("75", ("train.minutes=0.0001",))]
+    ("outcome", "overrides"), [("diverged", ("train.lr=1e30",)), ("75", ("train.minutes=0.0001",))]
 )
-def test_a_run_that_did_not_finish_is_not_shown_as_finished(
-    wandb, outcome: str, overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("the machine is on fire")
-
-    if outcome == "failed":
-        monkeypatch.setattr(lra.runs.trainer, "fit", broken)
+def test_a_run_that_did_not_finish_is_not_shown_as_finished(wandb, outcome: str, overrides: tuple[str, ...]) -> None:
     stand_in = wandb()
     assert perform("logger=wandb", *overrides) == outcome
     assert stand_in.calls["finish"] == {"exit_code": 1}
@@ -382,10 +374,3 @@ def test_a_run_keeps_its_id_sends_what_is_missing_and_is_logged_once(wandb) -> N
     other = wandb()
     assert perform("logger=wandb", "out=elsewhere", "train.steps=5") == "finished"
     assert other.calls["init"]["id"] != first.calls["init"]["id"]
-
-
-def test_a_logger_that_fails_ends_the_run_and_the_run_resumes_without_it(wandb, capfd: pytest.CaptureFixture) -> None:
-    wandb("log")
-    assert perform("logger=wandb") == "failed"
-    assert "failed: RuntimeError: two" in capfd.readouterr().err
-    assert perform() == "finished"

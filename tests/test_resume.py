@@ -25,6 +25,16 @@ RENAMED = [(f"file renamed:{number}:kill", KILLED) for number in (2, 3, 1)]
 INTERRUPTED: dict[str, tuple[tuple[str, ...], list[tuple[str, int]]]] = {
     "accumulated": (SIMPLE, STEPS),
     "random features in bf16": (PERFORMER, STEPS),
+    "pretraining": (
+        PRETRAINED,
+        [("step:4:kill", KILLED), ("evaluation:1:term", 143), ("step:9:kill", KILLED), ("step:3:term", 143)],
+    ),
+    "early stopping": ((*PATIENT, "train.cooldown=4", "train.goal=100"), EVERYWHERE),
+    "file written": (SIMPLE, FILES),
+    "signals": (SIMPLE, [("step:5:term", 143), ("step:2:int", 130), ("evaluation:1:hup", 129)]),
+    "full disk": (SIMPLE, [("file written:9:full", 2)]),
+}
+SLOW: dict[str, tuple[tuple[str, ...], list[tuple[str, int]]]] = {
     "norm over the batch, groups of parameters": (
         (
             "attention=s4d",
@@ -35,17 +45,7 @@ INTERRUPTED: dict[str, tuple[tuple[str, ...], list[tuple[str, int]]]] = {
         ),
         STEPS,
     ),
-    "pretraining": (
-        PRETRAINED,
-        [("step:4:kill", KILLED), ("evaluation:1:term", 143), ("step:9:kill", KILLED), ("step:3:term", 143)],
-    ),
-    "early stopping": ((*PATIENT, "train.cooldown=4", "train.goal=100"), EVERYWHERE),
     "solved": ((*SIMPLE, "train.goal=0.001"), [("step:7:kill", KILLED), ("evaluation:1:kill", KILLED)]),
-    "file written": (SIMPLE, FILES),
-    "signals": (SIMPLE, [("step:5:term", 143), ("step:2:int", 130), ("evaluation:1:hup", 129)]),
-    "full disk": (SIMPLE, [("file written:9:full", 2)]),
-}
-SLOW: dict[str, tuple[tuple[str, ...], list[tuple[str, int]]]] = {
     "own recipe": (("attention=softmax", "protocol=strict"), STEPS),
     "hashes": (("attention=reformer", "attention.chunk=5", "attention.redraw_every=3", "train.micro_batch=7"), STEPS),
     "noise": (("attention=sinkhorn", "attention.block=7"), STEPS),
@@ -96,25 +96,13 @@ def test_an_interrupted_run_ends_with_the_same_bytes(whole, name: str) -> None:
 
 def test_runs_end_early_where_their_recipe_says_so(whole) -> None:
     """Without a better validation, after four steps of cooldown; or solved, by a low goal."""
-    cooled, solved = (whole(*INTERRUPTED[name][0]) for name in ("early stopping", "solved"))
+    cooled, solved = (whole(*(INTERRUPTED | SLOW)[name][0]) for name in ("early stopping", "solved"))
     assert (cooled["record"]["ended"], cooled["record"]["reached"]) == ("no progress", {})
     assert [line["step"] for line in cooled["metrics"]] == [3, 6, 9, 12, 13]
     assert [round(line["lr"] / 1e-30, 9) for line in cooled["metrics"]] == [0.5, 1, 1, 0.5, 0.25]
     assert solved["record"]["ended"] == "solved"
     assert [line["step"] for line in solved["metrics"]] == [5, 10]
     assert "ended" not in whole(*SIMPLE)["record"]
-
-
-def test_a_pretraining_that_was_killed_at_its_end_is_tidied(whole) -> None:
-    here = (*PRETRAINED, "out=runs", f"cache={Path('cache').absolute()}")
-    assert trained(*here) == 0
-    assert result("runs")["metrics"][0]["phase"] == "pretrain"
-    [weights] = Path("cache/pretrained").rglob(names.WEIGHTS)
-    before = sorted(weights.parent.iterdir())
-    weights.with_name(names.CHECKPOINT).write_bytes(b"of step 3")
-    (run_folder() / names.RECORD).unlink()
-    assert trained(*here) == 0
-    assert sorted(weights.parent.iterdir()) == before
 
 
 def test_an_interrupted_run_on_an_accelerator(whole, monkeypatch: pytest.MonkeyPatch) -> None:

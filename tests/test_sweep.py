@@ -7,10 +7,8 @@ import shutil
 import signal
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 from forked import PLUGINS, SMOKE, Child, installed, left, without_figures
 from support import Commands, strip_times
 
@@ -18,7 +16,7 @@ import lra
 from lra.cli import sweep, train
 from lra.records import record
 from lra.records.names import CONFIG
-from lra.runs import device, trainer
+from lra.runs import trainer
 
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
 SEED1 = Path("runs/listops/paper/simple/simple/seed1")
@@ -57,18 +55,17 @@ def test_a_signal_within_a_run_ends_the_sweep(cli: Commands, monkeypatch: pytest
 
 
 def test_references_to_other_keys_are_resolved_in_each_run(cli: Commands) -> None:
-    """On the command line and in an option file; the same command finds its own runs. (No report pools such seeds.)"""
-    path = Path("lra_options/experiment/mine.yaml")
-    path.parent.mkdir(parents=True)
-    path.write_text("# @package _global_\ndefaults: [smoke, _self_]\ntask: {seed: '${seed}'}\n")
-    words = ("--multirun", "experiment=mine", "model.dim=8,16", "model.mlp_dim=${model.dim}", "seed=2", *SHORT)
+    words = (*SMOKE, "model.dim=8,16", "model.mlp_dim=${model.dim}", *SHORT)
     assert "2 of 2 runs finished" in cli(train.main, *words)[2]
     configs = [json.loads(path.read_text()) for path in Path("runs").rglob(CONFIG)]
-    assert sorted((config["model"]["dim"], config["seed"]) for config in configs) == [(8, 2), (16, 2)]
-    for config in configs:
-        assert config["model"]["mlp_dim"] == config["model"]["dim"]
-        assert config["task"]["seed"] == config["seed"]
-    assert cli(train.main, *words)[2].count("nothing to do") == 2
+    assert sorted((config["model"]["dim"], config["model"]["mlp_dim"]) for config in configs) == [(8, 8), (16, 16)]
+
+
+def test_seeds_that_differ_in_more_than_the_seed_are_refused_before_the_first_run(cli: Commands) -> None:
+    """A table would not pool them."""
+    code, _, err = cli(train.main, *SMOKE, "seed=1,2", "task.seed=${seed}")
+    assert (code, "task.seed: 1 with seed=1, 2 with seed=2; " in err) == (2, True), err
+    assert not list(Path().rglob(CONFIG))
 
 
 # ---------------------------------------------------------------- before the first run
@@ -117,7 +114,7 @@ def test_missing_data_are_named_before_the_first_run(cli: Commands, monkeypatch:
     assert code == 2
     assert "aclImdb_v1.tar.gz" in err
     assert "tsv_data" in err
-    assert "4 of 6 runs have no data" in err.splitlines()[-1]
+    assert "no data for text" in err.splitlines()[-1]
     assert not list(Path().rglob(CONFIG))
 
 
@@ -187,20 +184,6 @@ def test_calls_from_several_threads_take_turns(cli: Commands, monkeypatch: pytes
     assert ended == ["finished"] * 2
 
 
-def test_a_job_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From that of its number on; where all are taken, that of its number; one that is done gives its own back."""
-    taken = []
-    monkeypatch.setattr(device, "gettempdir", lambda: tmp_path)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(uuid=f"gpu-{gpu}"))
-    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    with device.assign_gpu("cuda", 1):
-        with device.assign_gpu("cuda", 4), device.assign_gpu("cuda", 7), device.assign_gpu("cuda", 11):
-            assert taken == [1, 2, 0, 2]
-        with device.assign_gpu("cuda", 3), device.assign_gpu("cpu", 2):
-            assert taken[4:] == [0]
-
-
 @pytest.mark.parametrize(
     ("bad", "code"),
     [
@@ -239,10 +222,11 @@ def test_a_row_is_added_to_a_sweep_and_multiplies_nothing(cli: Commands) -> None
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        (["also=simple", "system=simple,longformer"], "also=simple: this sweep has system=simple already"),
+        (["also=simple", "system=simple,longformer"], "2 runs of this sweep would share "),
+        (["also=3", "system=simple,longformer"], "also=3: "),
         (["also=simple", "seed=1,2"], "also=simple: "),
         (["also=fnt", "system=simple,longformer"], "attention=fnt: no such option; did you mean 'fnet'?"),
-        (["system=linear,transformer", "attention=fnet"], "also=fnet adds it to them"),
+        (["system=linear,transformer", "attention=fnet"], "add an attention to systems with also=..."),
         (["system=simple,transformer", "sweep.reference=Transfomer"], "did you mean 'Transformer'?\n"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from lra.cli.command import FAILED
 from lra.config.cell import SWEEPER
 from lra.core.console import say
 from lra.core.errors import UserError
@@ -81,7 +82,12 @@ def _task(name: str) -> str:
 
 
 def conclude(out: Path) -> None:
-    """Print the best settings of each system, and YAML lines for an option file. Raises UserError if there are none."""
+    """Print the best settings of each system, and YAML lines for an option file.
+
+    Raises:
+        UserError: no run is finished.
+        SystemExit: with exit code 1, after printing, if some runs failed.
+    """
     best = best_settings(out) if out.is_dir() else {}
     if not best:
         raise UserError(f"{out}: no run of this search is finished")
@@ -102,3 +108,6 @@ def conclude(out: Path) -> None:
             for task, by_name in by_task.items()
         )
         say(f"{key}: ${{by_task:{{{tasks}}}}}", to_stdout=True)
+    if failed := [run.name for run in read_runs(out) if run.record.status == "failed"]:
+        say(f"{len(failed)} runs failed: {', '.join(failed)}")
+        raise SystemExit(FAILED)

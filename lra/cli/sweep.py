@@ -22,7 +22,6 @@ from lra.core.signals import PAUSED
 from lra.records.names import LOCK
 from lra.records.runs import declared
 from lra.runs.budget import ELSEWHERE, training_tokens
-from lra.runs.build import check_attention
 from lra.runs.folder import outcome
 from lra.runs.plan import Plan, PlannedRun, check_data, check_folders, declare, planned
 
@@ -41,6 +40,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     """
     _check_launch(config)
     plan = planned(config, context.config_loader)
+    check_folders(plan)
     full = [str(row.cell) for row in plan.rows if row.system.full_pattern]
     if full:
         say(f"equal to full softmax attention at this length, where nothing is left out: {'; '.join(full)}")
@@ -50,15 +50,12 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
             runs = [row.runs[0] for row in plan.rows]  # seeds have the facts of their cell
             _launch(context, task, config, plan, runs, f"hydra.sweep.dir={elsewhere}")
         return
-    check_folders(plan)
     _check_reference(plan)
     with read_write(config):
         config.out = str(plan.out)  # resolved once, for all jobs and folders of the launcher
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
     if _launcher(config) not in ELSEWHERE:
-        check_data([(row, runs) for row, runs in to_do if runs])
-        for row in [row for row, runs in to_do if runs]:
-            check_attention(row.settings, row.system)
+        check_data([row for row, runs in to_do if runs])
     declare(plan)
     _current[:] = [plan]
     tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)

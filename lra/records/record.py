@@ -66,14 +66,6 @@ class SplitResult(Group):
     step: Count
 
 
-class CalibrationBin(_Part):
-    """Predictions of similar confidence."""
-
-    confidence: Annotated[float, Field(ge=0, le=1)]
-    accuracy: Percent
-    examples: Annotated[Count, Field(ge=1)]
-
-
 class TokenCounts(_Part):
     computed: Count
     real: Count = 0
@@ -146,8 +138,8 @@ class RunRecord(_Part):
     baselines: dict[Name, float] = {}
     test_in_train: Percent | None = None
     diagnostics: dict[Name, dict[str, Group]] = {}
-    calibration: list[CalibrationBin] = []
-    calibration_error: float | None = None
+    calibration: Any = None  # of earlier versions
+    calibration_error: Any = None
     seconds: dict[Name, Measure] = {}
     pretrain: dict[str, Any] | None = None
     init: dict[str, Any] | None = None

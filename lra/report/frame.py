@@ -1,7 +1,6 @@
 """One pandas DataFrame with a row for each run of a results folder, declared runs that are missing included."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -39,7 +38,6 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
              if (cell.folder, seed) not in known]  # fmt: skip
     if selection and not any(row["run"] and selection in row["run"].record.test for row in rows):
         raise UserError(f"--selection {selection}: no run below {folder} has it; leave the option out")
-    _name_tasks(rows, announced)
     for row in rows:
         asked = announced.get(row["cell"])
         row |= {"declared": bool(asked), "reference": asked and asked.reference, "margin": asked and asked.margin}
@@ -47,7 +45,8 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
             published.add(row["attention"], row["variant"], row["run"].record.row)
     frame = pd.DataFrame(rows)
     names = [published.name(*key) for key in zip(frame.attention, frame.variant, frame.settings, strict=True)]
-    frame = frame.assign(system=names, short=_short(frame.task, published), majority_class=_at_majority(frame))
+    titles = short_names(sorted(frame.task.unique(), key=published.task_order), published.tasks)
+    frame = frame.assign(system=names, short=frame.task.map(titles), majority_class=_at_majority(frame))
     refuse_hidden_differences(frame)
     keys = [
         (row.protocol, row.selection, published.task_order(row.task),
@@ -130,22 +129,6 @@ def train_seconds(record: RunRecord) -> float | None:
     return record.seconds["train"] + before
 
 
-def _name_tasks(rows: list[dict[str, Any]], announced: Mapping[str, DeclaredCell]) -> None:
-    """Give each row the final name of its task, which a run knows once its data are read.
-
-    A row without data takes the name from its cell, or from the other cells that were declared with the same name.
-    """
-    final = {row["cell"]: row["task"] for row in rows if row["run"] and row["run"].record.provenance.data_sha256}
-    names: dict[str, set[str]] = defaultdict(set)
-    for cell, task in final.items():
-        names[announced[cell].task_name if cell in announced else task].add(task)
-    for row in rows:
-        if row["run"] and row["run"].record.provenance.data_sha256:
-            continue
-        others = names[announced[row["cell"]].task_name if row["cell"] in announced else row["task"]]
-        row["task"] = final.get(row["cell"]) or (min(others) if len(others) == 1 else row["task"])
-
-
 def _at_majority(frame: pd.DataFrame) -> list[bool]:
     """Mark the finished runs whose accuracy is not above that of the majority class, within its 95 % interval."""
     marks = []
@@ -155,10 +138,6 @@ def _at_majority(frame: pd.DataFrame) -> list[bool]:
         result = record.test[row.selection] if known else None
         marks.append(bool(result) and not_above(result.correct, result.examples, record.baselines[MAJORITY]))
     return marks
-
-
-def _short(tasks: pd.Series, published: Published) -> pd.Series:
-    return tasks.map(short_names(sorted(tasks.unique(), key=published.task_order), published.tasks))
 
 
 def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:

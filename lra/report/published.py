@@ -24,17 +24,13 @@ class _Strict(BaseModel):
 
 
 class PublishedSystem(_Strict):
-    """A row of a table: its name, and the attention and variant of our runs of it, which `system=option` chooses.
-
-    `local`: it reads neighbours only.
-    """
+    """A row of a table: its name, and the attention and variant of our runs of it, which `system=option` chooses."""
 
     name: Text
     option: Text | None = None
     attention: Text | None = None
     variant: Text | None = None
     complexity: Annotated[str, AfterValidator(printable)] = ""
-    local: bool = False
 
 
 class PublishedTable(_Strict):
@@ -61,7 +57,6 @@ class PublishedTable(_Strict):
 
 class _File(_Strict):
     tasks: dict[Text, Text] = {}
-    arena: list[Text] = []
     systems: list[PublishedSystem] = []
     sources: list[PublishedTable] = []
 
@@ -71,13 +66,11 @@ class Published:
 
     def __init__(self, *files: Path) -> None:
         self.tasks: dict[str, str] = {}
-        self.arena: list[str] = []
         self._systems: dict[str, PublishedSystem] = {}
         self.sources: list[PublishedTable] = []
         for path in (conf_dir() / "table1.yaml", OWN, conf_dir() / "systems.yaml", *files):
             file = _read(path)
             self.tasks |= file.tasks
-            self.arena += file.arena
             for system in file.systems:
                 if system.name in self._systems:
                     raise UserError(f"{path}: system {system.name!r} is known already; give it another name")

@@ -90,13 +90,8 @@ def assemble(settings: Settings) -> System:
         raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.Start")
 
     model = _treated(designed, recipe)
-    try:
-        with torch.device("meta"), configure.blamed("attention", settings.packages):
-            made = model(builder.facts)
-    except RuntimeError as error:
-        if "overflow" not in str(error):
-            raise
-        raise UserError(f"task, model, attention: no machine has room for such sizes ({error})") from None
+    with torch.device("meta"), configure.blamed("attention", settings.packages):
+        made = model(builder.facts)
     system = System(
         builder=builder,
         model=model,
@@ -164,15 +159,12 @@ def _pretraining(settings: Settings, system: System, final: "Model") -> Pretrain
 
 def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size: int) -> None:
     """Raise UserError if `final` has weights that `made` lacks, as a causal form may."""
-    pretrained, wanted = (
-        {name: list(value.shape) for name, value in carried(model.state_dict(), vocab_size).items()}
-        for model in (made, final)
-    )
-    for name, shape in wanted.items():
-        if pretrained.get(name) != shape:
+    pretrained, wanted = (carried(model.state_dict(), vocab_size) for model in (made, final))
+    for name, value in wanted.items():
+        if name not in pretrained or pretrained[name].shape != value.shape:
             raise UserError(
-                f"pretrain.objective={options.objective}: {name} is {shape} in training, and "
-                f"{pretrained.get(name, 'absent')} in pretraining; use pretrain=masked or pretrain=none"
+                f"pretrain.objective={options.objective}: a pretraining leaves no {name} of shape {list(value.shape)}; "
+                "use pretrain=masked or pretrain=none"
             )
     for name, parameter in final.named_parameters():
         if not parameter.requires_grad and name not in wanted:
@@ -184,20 +176,6 @@ def _row(mixer: "Mixer") -> dict[str, str] | None:
     if type(mixer).__module__.split(".")[0] == "lra":
         return None
     return {"name": mixer.card.name or type(mixer).__name__, "complexity": f"O({mixer.card.time})"}
-
-
-def check_attention(settings: Settings, system: System) -> None:
-    """Raise UserError if an attention from outside lra fails a correctness check or cannot compute here."""
-    if system.row is None:
-        return
-    import torch
-
-    from lra.laws import before_a_run
-    from lra.runs.device import device_of
-
-    with torch.random.fork_rng(devices=[]):
-        model = system.model(system.builder.facts)
-    before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
 
 
 def architecture(

@@ -46,7 +46,6 @@ def describe(system: System) -> dict[str, Any]:
         "full_pattern": system.full_pattern,
         **before,
         "learning_rate": _rates(recipe),
-        **_ends(recipe),
         "tokens_per_step": recipe.batch_size * facts.documents * facts.max_len,
         "flops_per_step": counted.get_total_flops() * recipe.batch_size,
     }
@@ -90,18 +89,6 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
         "step_seconds": seconds * recipe.batch_size / examples,
         "peak_memory_bytes": memory.read(),
     }
-
-
-def _ends(recipe: Recipe) -> dict[str, str]:
-    """Describe the rules that may end the training before its steps."""
-    ends = []
-    if recipe.goal is not None:
-        ends.append(f"goal: {recipe.goal:g} % validation accuracy in two consecutive evaluations")
-    if recipe.patience is not None:
-        cooled = f", and {recipe.cooldown} steps more" * (recipe.cooldown is not None)
-        better = "a better one" if recipe.progress is None else f"{100 * recipe.progress:g} % fewer errors"
-        ends.append(f"patience: {recipe.patience} evaluations of {recipe.eval_every} steps without {better}{cooled}")
-    return {"ends": "; ".join([*ends, f"all {recipe.steps:,} steps"])} if ends else {}
 
 
 def _rates(recipe: Recipe) -> list[list[float]]:

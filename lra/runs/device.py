@@ -3,13 +3,11 @@
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import gettempdir
 
 import torch
 
-from lra.core import files
 from lra.core.errors import UserError
 from lra.data import default_workers
 from lra.training import distributed
@@ -58,36 +56,17 @@ def keep_memory() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-@contextmanager
-def assign_gpu(device: str, number: int) -> Iterator[None]:
-    """Give the `number`-th job a GPU of its own, if there are several: the first free one from that number on.
-
-    If all are taken, jobs share. Under torchrun each rank takes the GPU of its number instead.
-    """
-    gpus = torch.cuda.device_count() if device == "cuda" and distributed.started_with() == 1 else 1
-    with ExitStack() as stack:
-        if gpus > 1:
-            order = [(number + further) % gpus for further in range(gpus)]
-            torch.cuda.set_device(next((gpu for gpu in order if _taken(stack, gpu)), order[0]))
-        yield
-
-
-def _taken(stack: ExitStack, gpu: int) -> bool:
-    """Lock a GPU among the jobs of this user until the stack ends; returns False if another job holds it."""
-    name = f"lra-gpu-{os.getuid()}-{torch.cuda.get_device_properties(gpu).uuid}.lock"
-    with suppress(files.Held):
-        stack.enter_context(files.hold(Path(gettempdir()) / name, patience=0))
-        return True
-    return False
+def assign_gpu(device: str, number: int) -> None:
+    """Give the `number`-th job of a sweep one of several GPUs. Under torchrun each rank takes that of its number."""
+    if device == "cuda" and distributed.started_with() == 1:
+        torch.cuda.set_device(number % torch.cuda.device_count())
 
 
 def threads_at_hand() -> int:
     """Return the cores that this process may use: those its launcher granted, or its share of this machine's."""
     for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
-        granted = os.environ.get(name, "").partition(",")[0].strip()  # OpenMP takes a list, one for each nesting level
-        if granted and not granted.isdecimal():
-            raise UserError(f"{name}={granted}: expected a number of threads; set it anew, or use threads=...")
-        if granted:
+        granted = os.environ.get(name, "").partition(",")[0]  # OpenMP takes a list, one for each nesting level
+        if granted.isdecimal():
             return max(1, int(granted))
     return max(1, default_workers() // distributed.local()[1])
 
@@ -110,9 +89,5 @@ class PeakMemory:
             return torch.cuda.max_memory_allocated()
         if not self._reset:
             return None
-        line = next(
-            line
-            for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-            if line.startswith("VmHWM")
-        )
-        return int(line.split()[1]) * 1024
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024

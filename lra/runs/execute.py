@@ -26,7 +26,7 @@ from lra.runs.initial_weights import draw_model, load_initial_weights, pretrain
 from lra.runs.loggers import Loggers
 from lra.runs.trainer import Trainer, entry, save_array
 from lra.training import distributed
-from lra.training.evaluate import Predictions, Score, calibration, calibration_error, diagnose, evaluate, packed
+from lra.training.evaluate import Predictions, Score, diagnose, evaluate, packed
 from lra.training.fit import Training
 from lra.training.generate import sample
 from lra.training.update import Diverged
@@ -157,15 +157,10 @@ def evaluate_on_test(
 
 
 def diagnose_and_save(job: Job, task: Task, predictions: Predictions) -> dict[str, Any]:
-    """Write the test predictions; return their accuracy by group of examples, and their calibration."""
+    """Write the test predictions; return their accuracy by group of examples."""
     labels = task.test.labels
     if distributed.is_main():
         save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
     builder = job.system.builder
     groups, guesses = builder.groups(task.test), builder.guesses(task)
-    bins = calibration(predictions.confidence, predictions.classes == labels)
-    return {
-        "diagnostics": diagnose(groups, predictions.classes, labels, guesses),
-        "calibration": bins,
-        "calibration_error": calibration_error(bins),
-    }
+    return {"diagnostics": diagnose(groups, predictions.classes, labels, guesses)}

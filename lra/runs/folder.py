@@ -5,7 +5,6 @@ import multiprocessing
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from lra.core.signals import Paused, StopFlag
 from lra.data import Place, Task, TaskBuilder
 from lra.records import checkpoint, provenance, record
 from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
-from lra.records.record import RunRecord
+from lra.records.record import RunRecord, readable
 from lra.records.runs import recorded, state
 from lra.runs.build import Job
 from lra.runs.loggers import Loggers, loggers_of
@@ -47,8 +46,8 @@ def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
         UserError: the folder holds a run of another configuration; the message lists the differences.
     """
     run = recorded(folder)
-    identities = [identity for identity in (_configuration(folder), run and run.config) if identity is not None]
-    changes = next(filter(None, (identity_differences(identity, settings) for identity in identities)), [])
+    identity = _identity(folder) if run is None else run.config
+    changes = [] if identity is None else identity_differences(identity, settings)
     if run is not None and run.status == "finished" and not changes:
         changes = _data_differences(run, settings)
     if changes:
@@ -59,22 +58,28 @@ def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
     return run if run is not None and run.status in LEFT_ALONE[settings.retry] else None
 
 
+def _identity(folder: Path) -> dict[str, Any] | None:
+    """Return the identity of a run without a record, None if it never started."""
+    path = folder / CONFIG
+    with readable(path):
+        return read_json(path) if path.exists() else None
+
+
 def identity_differences(identity: Mapping[str, Any], settings: Settings) -> list[str]:
-    """List the differences between an identity and settings, except those that `resume=inexact` allows."""
+    """List the differences between an identity and settings, except those that `resume=inexact` allows.
+
+    Paths of data are left out, since their content is compared.
+    """
     may_change = INEXACT if settings.resume == "inexact" else ()
+    now = json.loads(json.dumps(settings.identity))
+    changes = record.differences(*({"code": {}, **record.without_paths(config)} for config in (identity, now)))
     return [
         f"the code in {key.removeprefix('code.')} has changed"
         if key.startswith("code.")
         else f"{key}: {there} there, {here} now"
-        for key, there, here in _changes(identity, settings)
+        for key, there, here in changes
         if key not in may_change
     ]
-
-
-def _changes(identity: Mapping[str, Any], settings: Settings) -> list[tuple[str, Any, Any]]:
-    """Compare an identity with settings; paths of data are left out, since their content is compared."""
-    now = json.loads(json.dumps(settings.identity))
-    return record.differences(*({"code": {}, **record.without_paths(config)} for config in (identity, now)))
 
 
 def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
@@ -82,35 +87,21 @@ def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
     if "code" not in settings.identity and record.without_paths(settings.identity)["task"] == settings.task:
         return []
     builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
+    changed = _prepared(builder, settings).digest != run.provenance.data_sha256
+    return [f"the data of {run.task} have changed"] if changed else []
+
+
+def _prepared(builder: TaskBuilder, settings: Settings) -> Task:
     with Preparation(builder.facts.name) as progress:
-        now = builder.build(Place.of(settings, progress)).digest
-    return [] if now == run.provenance.data_sha256 else [f"the data of {run.task} have changed"]
+        return builder.build(Place.of(settings, progress))
 
 
-def _configuration(folder: Path) -> Any:
-    """Return the identity in `config.json`, None if there is none."""
-    try:
-        return read_json(folder / CONFIG)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise explained(error, folder / CONFIG, None) from error
-    except ValueError as error:
-        raise UserError(f"{folder / CONFIG}: damaged: {error}; delete {folder} to train again") from None
-
-
-def skip_completed(title: str, folder: Path, earlier: RunRecord, settings: Settings) -> str:
-    """Print that a complete run is left alone, and which settings do not apply to it; returns its status.
-
-    Removes the checkpoint of a finished run. Raises UserError if it cannot be removed.
-    """
-    status = earlier.status
+def skip_completed(title: str, folder: Path, status: str) -> str:
+    """Print that a complete run is left alone; returns its status. Removes the checkpoint of a finished run."""
     if status == "finished":
         checkpoint.remove(folder)
     hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
-    stays = [f"{key} stays {there}" for key, there, _ in _changes(earlier.config, settings)]
-    details = "; ".join([f"{folder}{hint.get(status, '')}", *stays])
-    say(f"{title}: {status} before, nothing to do ({details})")
+    say(f"{title}: {status} before, nothing to do ({folder}{hint.get(status, '')})")
     return status
 
 
@@ -145,10 +136,10 @@ def run(job: Job) -> str:
             f"{recipe.batch_size} with model.norm_over={job.settings.model['norm_over']}"
         )
     device = device_of(job.settings.device)
-    runner = Runner(job, device)
     try:
-        with assign_gpu(device, job.number), distributed.joined(device), distributed.Gate() as gate:
-            status = runner.lead(gate) if distributed.is_main() else runner.assist(gate)
+        assign_gpu(device, job.number)
+        with distributed.joined(device), distributed.Gate() as gate:
+            status = _lead(job, device, gate) if distributed.is_main() else _assist(job, device, gate)
             if status != "failed":  # rank 0 has written everything when the others leave
                 distributed.all_reduce_sum(0)
             return status
@@ -156,112 +147,105 @@ def run(job: Job) -> str:
         raise explained(error, job.folder, None) from error
 
 
-@dataclass(frozen=True)
-class Runner:
-    """Trains a job on a device and writes its outcome into its folder."""
+def _lead(job: Job, device: str, gate: "Gate") -> str:
+    """Rank 0: hold the lock, train, write."""
+    if done := _done(job):
+        return done
+    try:
+        make_results_folder(job.folder)
+        with files.hold(job.folder / LOCK, LOCK_PATIENCE_SECONDS):
+            return _done(job) or _train_and_record(job, device, gate)  # another process may have been faster
+    except files.Held as held:
+        raise AtWork(f"{held}, so it trains this run") from None
 
-    job: Job
-    device: str
 
-    def lead(self, gate: "Gate") -> str:
-        """Rank 0: hold the lock, train, write."""
-        if done := self._done():
-            return done
-        try:
-            make_results_folder(self.job.folder)
-            with files.hold(self.job.folder / LOCK, LOCK_PATIENCE_SECONDS):
-                return self._done() or self._train_and_record(gate)  # another process may have been faster
-        except files.Held as held:
-            raise AtWork(f"{held}, so it trains this run") from None
+def _assist(job: Job, device: str, gate: "Gate") -> str:
+    """Train as any other rank."""
+    from lra.runs.execute import train_and_test
+    from lra.training import distributed
 
-    def assist(self, gate: "Gate") -> str:
-        """Train as any other rank."""
-        from lra.training import distributed
+    try:
+        if not gate.wait():
+            return "skipped"
+        task = _prepared(job.system.builder, job.settings)
+        return train_and_test(job, task, device, _stop_flag(job), Loggers())["status"]
+    except distributed.Lost:  # the lost rank prints why
+        return "failed"
 
-        try:
-            if not gate.wait():
-                return "skipped"
-            return self._train(self._task(), Loggers(), self._stop_flag())["status"]
-        except distributed.Lost:  # the lost rank prints why
-            return "failed"
 
-    def _done(self) -> str | None:
-        """Return the status of a run that is complete, None for one that is not."""
-        earlier = completed_record(self.job.folder, self.job.settings)
-        if earlier is None:
-            return None
-        status = skip_completed(self.job.title, self.job.folder, earlier, self.job.settings)
-        return "skipped" if status == "finished" else status
+def _done(job: Job) -> str | None:
+    """Return the status of a run that is complete, None for one that is not."""
+    earlier = completed_record(job.folder, job.settings)
+    if earlier is None:
+        return None
+    status = skip_completed(job.title, job.folder, earlier.status)
+    return "skipped" if status == "finished" else status
 
-    def _task(self) -> Task:
-        builder = self.job.system.builder
-        with Preparation(builder.facts.name) as progress:
-            return builder.build(Place.of(self.job.settings, progress))
 
-    def _stop_flag(self) -> StopFlag:
-        from lra.training import distributed
+def _stop_flag(job: Job) -> StopFlag:
+    from lra.training import distributed
 
-        repeated = distributed.count() > 1 or multiprocessing.parent_process() is not None
-        return StopFlag(self.job.system.recipe.minutes, self.job.settings.sweep_minutes, repeated=repeated)
+    repeated = distributed.count() > 1 or multiprocessing.parent_process() is not None
+    return StopFlag(job.system.recipe.minutes, job.settings.sweep_minutes, repeated=repeated)
 
-    def _train(self, task: Task, loggers: Loggers, stop: StopFlag) -> dict[str, Any]:
-        from lra.runs.execute import train_and_test
 
-        return train_and_test(self.job, task, self.device, stop, loggers)
+def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
+    """Train, and write the record of whatever happens."""
+    from lra.runs.execute import train_and_test
 
-    def _train_and_record(self, gate: "Gate") -> str:
-        """Train, and write the record of whatever happens."""
-        job, started, stop = self.job, provenance.now(), self._stop_flag()
-        self._tidy()
-        data_digest, backend = None, {}
-        paused: Paused | None = None
-        try:
-            backend = job.system.backend(self.device)
-            task = self._task()
-            data_digest = task.digest
-            gate.open()
-            with Loggers(loggers_of(job.settings), job) as loggers:
-                results = self._train(task, loggers, stop)
-                if results["status"] == "finished":
-                    loggers.tested(results["test"][job.system.recipe.selection], task.best_baseline)
-        except UserError as error:
-            self._write_error(f"{error}\n")
-            raise
-        except Paused as pause:
-            paused = pause
-        except Exception as error:
-            paused = stop.signalled()  # a signal to the process group also ends a compiler at work, for example
-            if paused is None:
-                self._write_error(traceback.format_exc())
-                reason = f"{type(error).__name__}: {error}".splitlines()[0]
-                say(f"{job.title}: failed: {reason} (traceback in {job.folder / ERRORS})")
-                results = {"status": "failed", "reason": reason}
-        if paused is not None:
-            results = {"status": "paused", "reason": str(paused)}
-        identity = job.settings.identity
-        results["config"] = identity
-        results["provenance"] = backend | provenance.provenance(
-            identity, data_digest, self.device, job.settings.precision, started
-        )
-        RunRecord.model_validate(job.labels | results).write(job.folder)
-        if paused is not None:
-            raise paused
-        if results["status"] == "finished":
-            checkpoint.remove(job.folder)
-        return results["status"]
+    started, stop = provenance.now(), _stop_flag(job)
+    _tidy(job)
+    data_digest, backend = None, {}
+    paused: Paused | None = None
+    try:
+        backend = job.system.backend(device)
+        task = _prepared(job.system.builder, job.settings)
+        data_digest = task.digest
+        gate.open()
+        with Loggers(loggers_of(job.settings), job) as loggers:
+            results = train_and_test(job, task, device, stop, loggers)
+            if results["status"] == "finished":
+                loggers.tested(results["test"][job.system.recipe.selection], task.best_baseline)
+    except UserError as error:
+        _write_error(job, f"{error}\n")
+        raise
+    except Paused as pause:
+        paused = pause
+    except Exception as error:
+        paused = stop.signalled()  # a signal to the process group also ends a compiler at work, for example
+        if paused is None:
+            _write_error(job, traceback.format_exc())
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            say(f"{job.title}: failed: {reason} (traceback in {job.folder / ERRORS})")
+            results = {"status": "failed", "reason": reason}
+    if paused is not None:
+        results = {"status": "paused", "reason": str(paused)}
+    identity = job.settings.identity
+    results["config"] = identity
+    results["provenance"] = backend | provenance.provenance(
+        identity, data_digest, device, job.settings.precision, started
+    )
+    RunRecord.model_validate(job.labels | results).write(job.folder)
+    if paused is not None:
+        raise paused
+    if results["status"] == "finished":
+        checkpoint.remove(job.folder)
+    return results["status"]
 
-    def _tidy(self) -> None:
-        """Remove files of earlier attempts, except those that the run resumes from; write its identity."""
-        folder = self.job.folder
-        sweep_partials(folder)
-        earlier = recorded(folder)
-        if earlier is not None and earlier.status == "diverged":
-            checkpoint.remove(folder)
-        write_json(folder / CONFIG, self.job.settings.identity)
-        for name in (ERRORS, RECORD):
-            (folder / name).unlink(missing_ok=True)
 
-    def _write_error(self, text: str) -> None:
-        """Write error.log; on a full disk the message in the terminal is all there is."""
-        with suppress(UserError, OSError):
-            write_atomic(self.job.folder / ERRORS, text.encode())
+def _tidy(job: Job) -> None:
+    """Remove files of earlier attempts, except those that the run resumes from; write its identity."""
+    folder = job.folder
+    sweep_partials(folder)
+    earlier = recorded(folder)
+    if earlier is not None and earlier.status == "diverged":
+        checkpoint.remove(folder)
+    write_json(folder / CONFIG, job.settings.identity)
+    for name in (ERRORS, RECORD):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _write_error(job: Job, text: str) -> None:
+    """Write error.log; on a full disk the message in the terminal is all there is."""
+    with suppress(UserError, OSError):
+        write_atomic(job.folder / ERRORS, text.encode())

@@ -14,7 +14,6 @@ from safetensors.torch import save
 from lra.config.cell import Cell
 from lra.core import files, streams
 from lra.core.console import say
-from lra.core.errors import UserError
 from lra.core.files import digest, sweep_partials, write_atomic, write_json
 from lra.core.signals import StopFlag
 from lra.data import Task, TaskSpec
@@ -82,9 +81,7 @@ def pretrain(
         _take_lock(stack, pretraining, stop)
         earlier = pretraining.folder / RECORD
         done = distributed.first_from_any_rank(record.read(earlier) if earlier.exists() else None)
-        if done is not None:
-            _refuse_damaged(pretraining, done["files"])
-        else:
+        if done is None:
             done = _pretrain(pretraining, name, inputs, task.vocab_size, device, stop)
         if distributed.is_main():  # an earlier run may have been killed before it removed all of it
             checkpoint.remove(pretraining.folder)
@@ -93,17 +90,6 @@ def pretrain(
     lines = [json.loads(line) for line in (pretraining.folder / METRICS).read_bytes().splitlines()]
     kept = {key: done[key] for key in KEPT}
     return {**kept, "sha256": report["sha256"], "seed": seed, "parameters_taken": report["parameters_taken"]}, lines
-
-
-def _refuse_damaged(pretraining: Job, expected: dict[str, str]) -> None:
-    """Raise UserError if a file of a finished pretraining does not match its record."""
-    actual = record.sha256(pretraining.folder, *expected)
-    for name in expected:
-        if actual.get(name) != expected[name]:
-            raise UserError(
-                f"{pretraining.folder / name}: not the file that its {RECORD} names; delete {pretraining.folder}, "
-                "and the pretraining is done again"
-            )
 
 
 def _take_lock(stack: ExitStack, pretraining: Job, stop: StopFlag) -> None:

@@ -30,7 +30,7 @@ from lra.core.errors import UserError
 from lra.core.files import digest, explained, make_results_folder
 from lra.data import Place
 from lra.records.names import SWEEP, SWEEP_LOCK
-from lra.records.record import DeclaredCell, Sweep
+from lra.records.record import DeclaredCell, Sweep, differences
 from lra.runs.build import System, assemble, run_folder
 from lra.runs.folder import completed_record, skip_completed
 from lra.runs.loggers import loggers_of
@@ -38,6 +38,7 @@ from lra.runs.loggers import loggers_of
 LOCK_PATIENCE_SECONDS = 60.0
 SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
 Compose = Callable[[list[str]], tuple[Settings, DictConfig]]
+POOLED = ("task", "attention", "protocol", "model", "train", "pretrain", "precision")
 INDIRECT_KEYS = ("system", "case", "size", "experiment")  # act through other keys
 
 
@@ -58,7 +59,7 @@ class PlannedRun:
             say(f"{self.title}: error: {error}")
             return False
         if earlier is not None:
-            skip_completed(self.title, self.folder, earlier, self.settings)
+            skip_completed(self.title, self.folder, earlier.status)
         return earlier is None
 
 
@@ -128,6 +129,7 @@ def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied
         seeded = replace(settings, seed=seed)
         if differs:
             seeded, _ = compose([*overrides, override])
+            _refuse_seed_references(settings, seeded)
         runs.append(
             PlannedRun(
                 folder=run_folder(seeded, cell),
@@ -137,6 +139,16 @@ def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied
             )
         )
     return PlannedCell(cell=cell, settings=settings, system=system, runs=runs)
+
+
+def _refuse_seed_references(first: Settings, other: Settings) -> None:
+    """Raise UserError if two seeds of a cell differ in what a table pools."""
+    pooled = [{key: getattr(each, key) for key in POOLED} for each in (first, other)]
+    for key, one, two in differences(*pooled):
+        raise UserError(
+            f"{key}: {one} with seed={first.seed}, {two} with seed={other.seed}; the seeds of a cell are pooled in one "
+            "mean, so they may differ in nothing else"
+        )
 
 
 @cache  # the seeds of all cells are the same
@@ -150,42 +162,30 @@ def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]
     params = OmegaConf.to_container(config.hydra.sweeper, resolve=False)["params"] or {}
     preset = [f"{key}={value}" for key, value in params.items()]
     asked = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # ${seed} is that of each run
-    parser = OverridesParser.create(config_loader=loader)
     choices: dict[str, list[str]] = {}
-    for override in parser.parse_overrides([*preset, *asked]):
-        key = override.get_key_element()
-        texts = [override.input_line]
+    for override in OverridesParser.create(config_loader=loader).parse_overrides([*preset, *asked]):
+        key, texts = override.get_key_element(), [override.input_line]
         if override.is_sweep_override():
-            if not override.is_discrete_sweep():
-                raise UserError(f"{override.input_line}: expected a list of values to sweep over")
-            texts = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            listed = override.sweep_string_iterator() if override.is_discrete_sweep() else ()
+            texts = [f"{key}={value}" for value in listed]
         if not texts:
-            raise UserError(f"{override.input_line}: there is no such value, so there is nothing to run")
-        if key.lstrip("+") == "also" and len(texts) > 1:
-            raise UserError(f"{override.input_line}: several rows are written also=[...]")
-        if key == "out" and len(texts) > 1:
-            raise UserError(f"{override.input_line}: a sweep has one folder of results")
+            raise UserError(f"{override.input_line}: expected a list of values that exist")
         choices[key.lstrip("+")] = texts
     _add_rows(choices)
-    seeds = choices.get("seed", [])
-    if len(seeds) != len(set(seeds)):
-        raise UserError(f"seed={','.join(seed.partition('=')[2] for seed in seeds)}: a seed is listed twice")
     return choices
 
 
 def _add_rows(choices: dict[str, list[str]]) -> None:
     """Turn `also` into further values of the key by which the rows of this sweep differ."""
-    [also] = choices.pop("also", ["also=[]"])
-    names = yaml.safe_load(also.partition("=")[2])
-    check_value(list[str] | str, names, "also")
-    for name in [names] if isinstance(names, str) else names:
+    for text in choices.pop("also", []):
+        names = yaml.safe_load(text.partition("=")[2])
+        check_value(list[str] | str, names, "also")
         key = next((key for key in ("system", "attention") if key in choices), None)
         if key is None:
-            raise UserError(f"{also}: this sweep has no list of attentions to add to; name them with attention=...")
-        row = f"{'system' if key == 'system' and name in options('system') else 'attention'}={name}"
-        if row in choices[key]:
-            raise UserError(f"{also}: this sweep has {row} already; leave also=... out")
-        choices[key].append(row)
+            raise UserError(f"{text}: this sweep has no list of attentions to add to; name them with attention=...")
+        for name in [names] if isinstance(names, str) else names:
+            of_table = key == "system" and name in options("system")
+            choices[key].append(f"{'system' if of_table else 'attention'}={name}")
 
 
 def _composed(loader: ConfigLoader, config: DictConfig, overrides: list[str]) -> tuple[Settings, DictConfig]:
@@ -197,45 +197,35 @@ def _composed(loader: ConfigLoader, config: DictConfig, overrides: list[str]) ->
 
 def check_folders(plan: Plan) -> None:
     """Raise UserError if two runs would write into one folder."""
-    runs = [run for row in plan.rows for run in row.runs]
-    [(folder, times)] = Counter(run.folder for run in runs).most_common(1)
-    if times == 1:
-        return
-    overrides = next(run.overrides for run in runs if run.folder == folder)
-    named = dict(override.split("=", 1) for override in overrides)
-    if {"system", "attention"} <= named.keys():
-        name = named["attention"]
-        hint = f"attention={name} replaces that of every system: also={name} adds it to them"
-    else:
-        hint = "sweep over one key only once"
-    raise UserError(f"{times} runs of this sweep would share {folder}: {hint}")
+    [(folder, times)] = Counter(run.folder for row in plan.rows for run in row.runs).most_common(1)
+    if times > 1:
+        raise UserError(
+            f"{times} runs of this sweep would share {folder}: list each value once, and add an attention to systems "
+            "with also=..."
+        )
 
 
-def check_data(rows: list[tuple[PlannedCell, list[PlannedRun]]]) -> None:
-    """Check the data of the cells that have runs to do.
+def check_data(rows: list[PlannedCell]) -> None:
+    """Check the data of cells that have runs to do.
 
     Raises:
         UserError: data are missing, or two cells would share a column of the report with different data.
     """
     lacking: dict[str, str] = {}
     located: dict[str, str | None] = {}  # by the options of the task
-    known: dict[tuple[str, str, str], tuple[str | None, Cell]] = {}
-    without = 0
-    for row, runs in rows:
-        builder, options_of_task = row.system.builder, digest(row.settings.task)
+    columns: dict[tuple[str, str, str], tuple[str | None, Cell]] = {}
+    for row in rows:
+        builder, task = row.system.builder, digest(row.settings.task)
         name = builder.facts.name
-        if options_of_task not in located and name not in lacking:
-            try:
-                located[options_of_task] = builder.locate(Place.of(row.settings))
-            except UserError as error:
-                lacking[name] = str(error)
-        if name in lacking:
-            without += len(runs)
+        try:
+            if task not in located:
+                located[task] = builder.locate(Place.of(row.settings))
+        except UserError as error:
+            lacking[name] = str(error)
             continue
-        data = located[options_of_task]
         column = (name, row.cell.protocol, row.system.recipe.selection)
-        earlier, cell = known.setdefault(column, (data, row.cell))
-        if data != earlier:
+        data, cell = columns.setdefault(column, (located[task], row.cell))
+        if located[task] != data:
             raise UserError(
                 f"{cell} and {row.cell}: different data under the name {name!r}, which would share a column of the "
                 "report; train each with a task.name or an out of its own"
@@ -243,8 +233,7 @@ def check_data(rows: list[tuple[PlannedCell, list[PlannedRun]]]) -> None:
     for name, message in lacking.items():
         say(f"{name}: {message}")
     if lacking:
-        runs = f"{without} of {sum(len(runs) for _, runs in rows)} runs"
-        raise UserError(f"{runs} have no data ({', '.join(lacking)}); add the files above, or leave these tasks out")
+        raise UserError(f"no data for {', '.join(lacking)}; add the files above, or leave these tasks out")
 
 
 def declare(plan: Plan) -> None:

@@ -15,9 +15,9 @@ from lra.core.errors import UserError
 from lra.core.paths import conf_dir
 from lra.data import Place
 from lra.records import record
-from lra.records.names import METRICS, RECORD, RUNS, WEIGHTS
+from lra.records.names import METRICS, RECORD, WEIGHTS
 from lra.records.record import RunRecord
-from lra.records.runs import Run, read_kept, read_runs
+from lra.records.runs import Run, read_kept
 from lra.runs.build import Job, assemble
 from lra.runs.folder import completed_record, run
 
@@ -53,16 +53,15 @@ def rerun(path: Path, asked: Settings) -> RerunComparison:
         asked: places, packages and the device are taken from it; nothing that decides a number.
 
     Raises:
-        UserError, ValueError, OSError: if the run cannot be read or trained, or was trained there before.
+        UserError: if the run cannot be read or trained, or was trained there before.
     """
+    path = path.parent if path.name == RECORD else path
     kept = read_kept(path)
-    kept = replace(kept, name=_name(path, kept))
     earlier = kept.record
-    job = _job(kept, _settings(path, kept, asked))
+    job = _job(earlier, path, _settings(path, earlier, asked))
     if job.folder.resolve() == path.resolve():
         raise UserError(f"out={asked.out}: {job.folder} is the kept run itself; choose another out=...")
-    _refuse_other_code(job, earlier)
-    _refuse_other_data(job, earlier)
+    _refuse_other_inputs(job, earlier)
     if completed_record(job.folder, job.settings):
         raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
     run(job)
@@ -83,45 +82,40 @@ def _changed_noise(settings: Settings, earlier: dict[str, Any], made: dict[str, 
     return f"noise in training was version {earlier['noise']}, now {made['noise']}, so its numbers cannot be equal"
 
 
-def _name(path: Path, kept: Run) -> str:
-    """Return the path of a run below its results folder; a run's folder alone does not say where that begins."""
-    if kept.name != ".":
-        return kept.name
-    folder = (path.parent if path.name == RECORD else path).absolute()
-    return Path(*folder.parts[-len(_cell(kept.record, folder).folder.parts) - 1 :]).as_posix()
-
-
-def _settings(path: Path, kept: Run, asked: Settings) -> Settings:
-    """Return the settings of a kept run. It starts from the weights of `asked.init`, or from those of a run beside it
-    that is trained again first. Raises UserError if its configuration is not that of a run."""
-    earlier = kept.record
+def _settings(path: Path, earlier: RunRecord, asked: Settings) -> Settings:
+    """Return the settings of a kept run; it starts from the weights of `asked.init`. Raises UserError."""
     identity = earlier.config
     others = [f"has {key}" for key in identity if key not in (*RESULT_KEYS, "init", "pretrain", "code")]
     lacking = [key for key in RESULT_KEYS if not isinstance(identity.get(key), type(getattr(asked, key)))]
     if wrong := [*others, *(f"has no {key}" for key in lacking)]:
         raise UserError(f"{path}: its config {wrong[0]}; expected that of a run")
     device = "cpu" if earlier.provenance.device == "cpu" else "cuda"
-    values = {
-        **{field.name: getattr(asked, field.name) for field in fields(asked)},
-        **{key: value for key, value in identity.items() if key not in ("init", "code")},
-        "model": asked.model | identity["model"],  # keys that are newer than the run are null
-        "attention": _nulls(earlier.attention) | identity["attention"],
-        "train": asked.train | _numbers(earlier),
-        "init": None,
-        "threads": earlier.provenance.threads,
-        "device": device if asked.device == "auto" else asked.device,
-        "checkpoint": {**asked.checkpoint, "keep": WEIGHTS in earlier.files},
-    }
-    settings = checked(values)
+    settings = checked(
+        {
+            **{field.name: getattr(asked, field.name) for field in fields(asked)},
+            **{key: value for key, value in identity.items() if key not in ("init", "code")},
+            "model": asked.model | identity["model"],  # keys that are newer than the run are null
+            "attention": _nulls(earlier.attention) | identity["attention"],
+            "train": asked.train | _numbers(earlier),
+            "init": None,
+            "threads": earlier.provenance.threads,
+            "device": device if asked.device == "auto" else asked.device,
+            "checkpoint": {**asked.checkpoint, "keep": WEIGHTS in earlier.files},
+        }
+    )
     if not identity.get("init"):
         return settings
+    sha256 = identity["init"]["sha256"]
+    if not asked.init:
+        raise UserError(
+            f"{path}: it began with the weights {sha256}; give them with init=checkpoint or init=bert, and "
+            "init.folder=..."
+        )
     options = {key: value for key, value in identity["init"].items() if key != "sha256"}
-    sha256 = str(identity["init"].get("sha256"))
-    folder = asked.init["folder"] if asked.init else _source(path, sha256, asked)
-    settings = replace(settings, init={**options, "_partial_": True, "folder": str(folder)})
+    settings = replace(settings, init={**options, "_partial_": True, "folder": str(asked.init["folder"])})
     if settings.start.sha256 != sha256:
         raise UserError(
-            f"init.folder={folder}: expected the weights {sha256} that the run began with, found "
+            f"init.folder={asked.init['folder']}: expected the weights {sha256} that the run began with, found "
             f"{settings.start.sha256}"
         )
     return settings
@@ -134,60 +128,31 @@ def _nulls(attention: str) -> dict[str, None]:
     return {key: None for key, value in values.items() if value is None or str(value).endswith(", null}")}
 
 
-def _source(path: Path, sha256: str, asked: Settings) -> Path:
-    """Train the kept run again that left these weights, and return its folder."""
-    place = next((parent for parent in path.parents if parent.name == RUNS), None)
-    if place is None:  # the results folder of a run's folder
-        folder = (path.parent if path.name == RECORD else path).absolute()
-        place = folder.parents[len(Path(_name(path, read_kept(path))).parts) - 1]
-    source = next((each for each in read_runs(place) if each.record.files.get(WEIGHTS) == sha256), None)
-    if source is None:
-        raise UserError(
-            f"{path}: it began with the weights {sha256}, which no run beside it left; give them with init=checkpoint "
-            "or init=bert, and init.folder=..."
-        )
-    job = _job(source, _settings(path, source, asked))
-    run(job)
-    return job.folder
-
-
-def _cell(earlier: RunRecord, folder: Path) -> Cell:
-    """Return the cell of a record; the option of its task is only in the path of its folder."""
-    task = earlier.task.split(" (")[0]
-    cell = Cell(task, earlier.protocol, earlier.attention, earlier.variant, earlier.settings)
-    levels, names = cell.folder.parts, folder.parts[:-1]
-    if names[-len(levels) :][1:] == levels[1:] and len(names) >= len(levels):
-        cell = replace(cell, task=names[-len(levels)])
-    if cell.folder.is_absolute() or ".." in cell.folder.parts:
-        raise UserError(f"{cell.folder}: expected names of a folder for each run, found a path that leads elsewhere")
-    return cell
-
-
-def _job(kept: Run, settings: Settings) -> Job:
+def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
     """Return the run to train again. Its pretraining is done again, too, and not read from the cache."""
-    cell, system = _cell(kept.record, Path(kept.name)), assemble(settings)
+    levels = 5 + bool(earlier.settings)  # of a run's path below its results folder; the first is the option of the task
+    task = path.absolute().parts[-levels]
+    cell, system = (
+        Cell(task, earlier.protocol, earlier.attention, earlier.variant, earlier.settings),
+        assemble(settings),
+    )
+    if ".." in cell.folder.parts:
+        raise UserError(f"{cell.folder}: expected names of a folder for each run, found a path that leads elsewhere")
+    system = assemble(settings)
     if (phase := system.pretraining) is not None:
         elsewhere = replace(phase.settings, out=f"{phase.settings.out}_again")
         system = replace(system, pretraining=replace(phase, settings=elsewhere))
     return Job(settings=settings, system=system, cell=cell, title=f"again: {cell} seed {settings.seed}")
 
 
-def _refuse_other_code(job: Job, earlier: RunRecord) -> None:
-    """Raises UserError for another source of the user's attention or task."""
+def _refuse_other_inputs(job: Job, earlier: RunRecord) -> None:
+    """Raise UserError for another source of the user's attention or task, or for other data."""
     sources = (earlier.config.get("code", {}), job.settings.identity.get("code", {}))
     for file, *_ in record.differences(*sources):
         raise UserError(f"the code in {file} has changed since the run; restore it")
-
-
-def _refuse_other_data(job: Job, earlier: RunRecord) -> None:
-    """Raises UserError before anything is trained."""
-    expected, task = earlier.provenance.data_sha256, job.system.builder.build(Place.of(job.settings))
-    if expected is None or task.digest == expected:
-        return
-    fault = f"data: the run was trained on {expected} (SHA-256), found {task.digest}"
-    if earlier.task_version != task.version:
-        fault += f"; those are version {earlier.task_version} of the task's data, these are version {task.version}"
-    raise UserError(fault)
+    expected, found = earlier.provenance.data_sha256, job.system.builder.build(Place.of(job.settings)).digest
+    if expected not in (None, found):
+        raise UserError(f"data: the run was trained on {expected} (SHA-256), found {found}")
 
 
 def comparable_results(whole: RunRecord) -> dict[str, Any]:

@@ -1,12 +1,11 @@
-"""Evaluation: a model's score on a split, its predictions, accuracy by group and calibration.
+"""Evaluation: a model's score on a split, its predictions, and accuracy by group.
 
-Legend: n examples of a split, in its order. Counts and calibration are JSON values.
+Legend: n examples of a split, in its order. Counts are JSON values.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -44,24 +43,22 @@ class Score:
 
 
 class Predictions:
-    """Predicted classes of a split [n], and the probabilities that the model gives them [n]."""
+    """Predicted classes of a split [n]."""
 
     def __init__(self, count: int) -> None:
-        self.classes, self.confidence = np.zeros(count, dtype=np.int64), np.zeros(count)
-        self._added: list[tuple[np.ndarray, Tensor, Tensor]] = []  # may still be at work on an accelerator
+        self.classes = np.zeros(count, dtype=np.int64)
+        self._added: list[tuple[np.ndarray, Tensor]] = []  # may still be at work on an accelerator
 
     def add(self, places: np.ndarray, logits: Tensor) -> None:
         """Add the predictions of a micro-batch."""
-        best = logits.double().softmax(dim=-1).max(dim=-1)
-        self._added.append((places, best.indices, best.values))
+        self._added.append((places, logits.double().softmax(dim=-1).max(dim=-1).indices))
 
     def meet(self) -> None:
         """Fetch added predictions from the device, and those of the other ranks."""
-        for places, classes, confidence in self._added:
-            self.classes[places], self.confidence[places] = classes.cpu().numpy(), confidence.cpu().numpy()
+        for places, classes in self._added:
+            self.classes[places] = classes.cpu().numpy()
         self._added.clear()
         distributed.all_reduce_sum_(torch.from_numpy(self.classes))
-        distributed.all_reduce_sum_(torch.from_numpy(self.confidence))
 
 
 @torch.inference_mode()
@@ -133,30 +130,3 @@ def diagnose(
         return {"examples": len(examples), **{name: int(hits[examples].sum()) for name, hits in right.items()}}
 
     return {name: {value: counts(examples) for value, examples in group.items()} for name, group in groups.items()}
-
-
-def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 10) -> list[dict[str, Any]]:
-    """Return mean confidence (0 to 1), accuracy (percent) and examples of each non-empty bin (Guo et al. 2017).
-
-    Args:
-        confidence: probabilities of the predicted classes [n].
-        correct: booleans [n].
-        bins: number of equal parts of 0 to 1, each with its upper end.
-    """
-    places = np.searchsorted(np.arange(1, bins) / bins, confidence)
-
-    def line(here: np.ndarray) -> dict[str, Any]:
-        count = int(here.sum())
-        return {
-            "confidence": math.fsum(confidence[here]) / count,
-            "accuracy": 100 * int(correct[here].sum()) / count,
-            "examples": count,
-        }
-
-    return [line(places == place) for place in np.unique(places)]
-
-
-def calibration_error(table: list[dict[str, Any]]) -> float:
-    """Expected calibration error in percent: mean distance of accuracy and confidence, weighted by examples."""
-    distances = [abs(line["accuracy"] - 100 * line["confidence"]) * line["examples"] for line in table]
-    return math.fsum(distances) / sum(line["examples"] for line in table)
