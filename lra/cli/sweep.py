@@ -22,6 +22,7 @@ from lra.core.signals import PAUSED
 from lra.records.names import LOCK
 from lra.records.runs import declared
 from lra.runs.budget import ELSEWHERE, training_tokens
+from lra.runs.build import check_attention
 from lra.runs.folder import outcome
 from lra.runs.plan import Plan, PlannedRun, check_data, check_folders, declare, planned
 
@@ -55,7 +56,10 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         config.out = str(plan.out)  # resolved once, for all jobs and folders of the launcher
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
     if _launcher(config) not in ELSEWHERE:
-        check_data([row for row, runs in to_do if runs])
+        waiting = [row for row, runs in to_do if runs]
+        check_data(waiting)
+        for row in waiting:
+            check_attention(row.settings, row.system)
     declare(plan)
     _current[:] = [plan]
     tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)

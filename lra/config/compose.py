@@ -3,6 +3,7 @@
 Values that depend on a choice are OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
 """
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,6 +61,11 @@ def _by(group: str) -> Callable[..., Any]:
     return value
 
 
+def _env(name: str, default: str | None = None) -> str | None:
+    """Resolver `env`: an environment variable; an empty one counts as unset."""
+    return os.environ.get(name) or default
+
+
 def _choice(group: str, *, _root_: DictConfig) -> str:
     """Resolver `choice`: the chosen option of a group."""
     return _choices(_root_)[group]
@@ -75,6 +81,7 @@ def set_up() -> None:
 def _register() -> None:
     for group in ("task", "attention", "protocol", "size", "experiment"):
         OmegaConf.register_new_resolver(f"by_{group}", _by(group), replace=True)
+    OmegaConf.register_new_resolver("env", _env, replace=True)
     OmegaConf.register_new_resolver("choice", _choice, replace=True)
     for group, by_name in tables().items():
         package = None if group.startswith("hydra/") else "_global_"

@@ -178,6 +178,20 @@ def _row(mixer: "Mixer") -> dict[str, str] | None:
     return {"name": mixer.card.name or type(mixer).__name__, "complexity": f"O({mixer.card.time})"}
 
 
+def check_attention(settings: Settings, system: System) -> None:
+    """Raise UserError if an attention from outside lra fails a correctness check or cannot compute here."""
+    if system.row is None:
+        return
+    import torch
+
+    from lra.laws import before_a_run
+    from lra.runs.device import device_of
+
+    with torch.random.fork_rng(devices=[]):
+        model = system.model(system.builder.facts)
+    before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
+
+
 def architecture(
     attention: dict[str, Any], model: dict[str, Any], packages: list[str]
 ) -> "Callable[[TaskSpec], Model]":
