@@ -6,6 +6,7 @@ which are compared whenever the task is opened. The folder is named after a hash
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
 from lra.core.paths import __version__
-from lra.data import Place, Split, Task, TaskSpec
+from lra.data import Place, Split, Task, TaskSpec, inputs
 from lra.data.splits import LMWindows, Pictures, PositionLabels, contradictions
 from lra.data.writer import ARRAY, Writer
 
@@ -53,7 +54,7 @@ def prepared(
         place: cache folder and data folder.
         facts: the facts that the examples are checked against.
         identity: everything that determines the content, as JSON: options, and the SHA-256 of the files that are read.
-            `task` names the folder. The source of a user's task is added.
+            `task` names the folder. The source of a user's task and the files that it reads are added.
         make: writes the examples.
         baselines: computed once, from the stored splits.
         validates_on_test: there is no split `val` to write; the test split serves as validation.
@@ -65,17 +66,25 @@ def prepared(
     if own := code.fingerprints(make.__module__, baselines.__module__, type(builder).__module__):
         identity = {**identity, "code": own}
     folder = _folder(place, identity)
-    if not (folder / MANIFEST).exists():
+    if not _is_current(folder):
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.parent / f".{folder.name}.lock", timeout=LOCK_TIMEOUT_SECONDS):
-                if not (folder / MANIFEST).exists():
+                if not _is_current(folder):
+                    if folder.exists():
+                        say(f"{identity['task']}: a file that it reads has changed; preparing the data again")
+                        shutil.rmtree(folder)
                     _build(folder, facts, identity, make, baselines, validates_on_test)
         except Timeout:
             raise UserError(f"{folder}: another process has been preparing this task for an hour") from None
         except OSError as error:
             raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}") from error
     return _opened(folder, facts)
+
+
+def _is_current(folder: Path) -> bool:
+    """Return True if a task is prepared and the files that a user's task read are as they were."""
+    return (folder / MANIFEST).exists() and inputs.changed(_manifest(folder).get("inputs", {})) is None
 
 
 def described(place: Place, identity: Identity) -> Any:
@@ -106,7 +115,8 @@ def _build(
     splits = ("train", "test") if validates_on_test else SPLITS
     writers = {split: Writer(staging, split, facts) for split in splits}
     try:
-        source = make(writers, staging)
+        with inputs.recorded(folder.parent.parent) if "code" in identity else nullcontext({}) as read:
+            source = make(writers, staging)
         files = {path.name: sha256(path) for path in sorted(staging.iterdir()) if path.suffix != ARRAY}
         arrays: dict[str, Any] = {}
         for split, writer in writers.items():
@@ -121,6 +131,7 @@ def _build(
             "arrays": arrays,
             "files": files,
             "source": source,
+            **({"inputs": read} if read else {}),
             "baselines": baselines(mapped),
             "doubts": doubts,
             "created_by": f"lra {__version__}",
