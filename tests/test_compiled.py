@@ -22,6 +22,19 @@ THREE = {  # graphs, where one or two serve all lengths of the others
 NAMES = [pytest.param(name, marks=[] if name == "simple" else pytest.mark.slow) for name in options("attention")]
 
 
+def compiled_and_plain(monkeypatch: pytest.MonkeyPatch, max_len: int, *settings: str) -> tuple[Model, Model]:
+    """Two equal models with dropout, the first with compiled blocks."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    words, task = (*TINY_MODEL, "model.dropout=0.3", *settings), stub_task(max_len=max_len)
+    model, plain = (model_of(*words, task=task).double().train() for _ in range(2))
+    plain.load_state_dict(model.state_dict())
+    compile_blocks(model)
+    for module in plain.modules():
+        module.hashed = True  # compiled blocks hash their noise
+    return model, plain
+
+
 def outputs_and_gradients(model: Model, x: Tensor, mask: Tensor | None) -> list[Tensor]:
     """Output of a block for x [B, L, D], and the gradients of a weighted sum of it by x and all weights."""
     set_keys(model, seed=1, step=3, rows=range(len(x)))
@@ -38,14 +51,7 @@ def test_a_compiled_block_is_one_graph_with_the_numbers_of_a_plain_one(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In training with dropout, at lengths of less than one, of one and a half and of two chunks."""
-    torch._dynamo.reset()
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    settings = (*TINY_MODEL, "model.depth=1", "model.dropout=0.3", f"attention={name}")
-    model, plain = (model_of(*settings, task=stub_task(max_len=131)).double().train() for _ in range(2))
-    plain.load_state_dict(model.state_dict())
-    compile_blocks(model)
-    for module in plain.modules():
-        module.hashed = True  # compiled blocks hash their noise
+    model, plain = compiled_and_plain(monkeypatch, 131, "model.depth=1", f"attention={name}")
     maskable, one_graph = model.blocks[0].mixer.maskable, model.blocks[0].mixer.one_graph
     lengths = (97, 131, 61) if maskable else (131,)
     counters = torch._dynamo.utils.counters
@@ -65,14 +71,7 @@ def test_a_compiled_block_is_one_graph_with_the_numbers_of_a_plain_one(
 @pytest.mark.parametrize("name", ["simple", pytest.param("performer", marks=pytest.mark.slow)])
 def test_two_graphs_serve_the_packed_batches_of_all_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They do not depend on numbers of documents and rows, and have the numbers of plain blocks."""
-    torch._dynamo.reset()
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    settings = (*TINY_MODEL, "protocol=strict", "model.dropout=0.3", f"attention={name}")
-    model, plain = (model_of(*settings, task=stub_task(max_len=400)).double().train() for _ in range(2))
-    plain.load_state_dict(model.state_dict())
-    compile_blocks(model)
-    for module in plain.modules():
-        module.hashed = True
+    model, plain = compiled_and_plain(monkeypatch, 400, "protocol=strict", f"attention={name}")
     counters = torch._dynamo.utils.counters
     counters.clear()
     for lengths in ([97, 300, 1], [131, 9, 400, 260, 3], [10, 300], [9, 8, 7, 6]):

@@ -108,7 +108,7 @@ def check_value(hint: Any, value: Any, key: str) -> None:
         messages = dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in error.errors())
         expected = " or ".join(message.removeprefix("Input ") for message in messages)
         if any(each["type"] == "string_type" for each in error.errors()):
-            expected += f"; a number as text is quoted twice: {key}=\"'{value}'\""
+            expected += f"; to pass a number as text, quote it twice: {key}=\"'{value}'\""
         raise UserError(f"{key}={value}: {expected}") from None
 
 

@@ -72,7 +72,7 @@ def prepared(
             with FileLock(folder.parent / f".{folder.name}.lock", timeout=LOCK_TIMEOUT_SECONDS):
                 if not _is_current(folder):
                     if folder.exists():
-                        say(f"{identity['task']}: a file that it reads has changed; preparing the data again")
+                        say(f"{identity['task']}: an input file has changed; preparing the data again")
                         shutil.rmtree(folder)
                     _build(folder, facts, identity, make, baselines, validates_on_test)
         except Timeout:

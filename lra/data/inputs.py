@@ -21,8 +21,8 @@ def _listen(event: str, arguments: tuple[Any, ...]) -> None:
 def recorded(apart: Path) -> Iterator[dict[str, str]]:
     """Fill a dictionary with the SHA-256 of each file that this process opens inside, by absolute path.
 
-    Left out are Python's files, modules, and those below `apart`, the cache folder. Processes that are started inside
-    and files that libraries open without Python are not seen.
+    Python's own files, modules and files below `apart` (the cache folder) are left out. Files opened by other processes
+    or by libraries without Python's `open` are not recorded.
     """
     if not hasattr(_listen, "installed"):  # a hook stays until the process ends
         sys.addaudithook(_listen)

@@ -85,7 +85,7 @@ def finite(trial: Trial) -> None:
     infinite = [name for name, weight in trial.mixer().named_parameters() if not weight.isfinite().all()]
     if infinite:
         trial.case = "when it is made"
-        raise Broken(f"{', '.join(infinite)}: holds NaN or infinity", "torch.empty without an initialisation")
+        raise Broken(f"NaN or infinity in {', '.join(infinite)}", "torch.empty without an initialisation")
     for x in trial.inputs(2):
         for spread in SPREADS:
             mixer, given = trial.mixer().float(), (spread * x).float()
@@ -99,7 +99,7 @@ def finite(trial: Trial) -> None:
 
 def _check_finite(y: Tensor, when: str) -> None:
     if not y.isfinite().all():
-        raise Broken(f"NaN or infinity comes out {when}")
+        raise Broken(f"outputs contain NaN or infinity {when}")
 
 
 @torch.no_grad()
@@ -192,7 +192,7 @@ def causality(trial: Trial) -> None:
             after = mixer(torch.cat([x[:, :later], 3 - x[:, later:]], dim=1))
             if difference := trial.difference(before[:, :later], after[:, :later]):
                 message = f"other numbers from position {later} on move earlier outputs by {difference:.2g}"
-                raise Broken(message, "self.causal says which form is wanted")
+                raise Broken(message, "self.causal selects the causal form")
 
 
 @torch.no_grad()

@@ -186,7 +186,7 @@ def _xavier(module: nn.Module) -> None:
 
 
 def _lecun(module: nn.Module) -> None:
-    """Normal, cut off at two standard deviations, of variance 1 / inputs, as in the head of Google's code."""
+    """Normal truncated at two standard deviations, of variance 1 / inputs, as in the head of Google's code."""
     if isinstance(module, nn.Linear):
         uncut = module.in_features**-0.5 / CUT_OFF
         nn.init.trunc_normal_(module.weight, std=uncut, a=-2 * uncut, b=2 * uncut)
