@@ -150,9 +150,8 @@ def _same(column: str, name: str) -> bool:
 def _value(where: str, row: dict[str, Any], name: str) -> Any:
     column = _column(row, name)
     if column is None:
-        raise UserError(
-            f"{where}: no column {name!r}, found {', '.join(map(str.strip, row))}; task.text=NAME and task.label=NAME name columns"
-        )
+        found = ", ".join(map(str.strip, row))
+        raise UserError(f"{where}: no column {name!r}, found {found}; task.text=NAME and task.label=NAME name columns")
     return row[column]
 
 
