@@ -142,14 +142,12 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
     "local": [("attention.window=3",), ("attention.window=3", "attention.kind=sliding")],
     "longformer": [
         ("attention.window=4",),
-        ("attention.window=2", "attention.global_positions=2", "attention.global_projections=true"),
+        ("attention.window=2", "attention.global_positions=2"),
         ("attention.window=4", "attention.global_positions=0"),
     ],
     "sparse": [
         ("attention.stride=4", "attention.summary=1"),
-        ("attention.pattern=strided", "attention.stride=3"),
         ("attention.stride=3", "attention.summary=2", "attention.cls_global=false"),
-        ("attention.pattern=strided", "attention.stride=3", "attention.cls_global=false"),
     ],
     "bigbird": [
         ("attention.block=2", "attention.random_blocks=1"),
@@ -162,17 +160,13 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
         ("attention.kind=dense",),
         ("attention.kind=dense", "attention.dot_product=true"),
     ],
-    "linformer": [
-        ("attention.rank=2",),
-        ("attention.rank=2", "attention.share=heads"),
-        ("attention.rank=2", "attention.share=none"),
-    ],
+    "linformer": [("attention.rank=2",)],
     "nystromformer": [
         ("attention.landmarks=3", "attention.conv_kernel=5"),
         ("attention.landmarks=3", "attention.conv_kernel=null"),
         ("attention.landmarks=5", "attention.iterations=12"),
     ],
-    "luna": [("attention.memory=2",), ("attention.memory=2", "attention.share=none")],
+    "luna": [("attention.memory=2",)],
     "mixer": [("attention.hidden=7",)],
     "sinkhorn": [
         ("attention.block=3",),
@@ -190,19 +184,13 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
     "performer": [
         ("attention.features=7",),
         ("attention.kernel=relu",),
-        ("attention.features=3", "attention.orthogonal=false", "attention.redraw_every=2"),
+        ("attention.features=3", "attention.redraw_every=2"),
     ],
     "retention": [(), ("attention.gate=false",), ("attention.rotary=false",)],
     "extractor": [
         ("attention.lags=3", "attention.rank=null", "attention.groups=1"),
-        (
-            "attention.lags=3",
-            "attention.rank=null",
-            "attention.groups=3",
-            "attention.one_sided=true",
-            "attention.adjust=false",
-        ),
-        ("attention.lags=4", "attention.rank=6", "attention.groups=2", "attention.evaluate=direct"),
+        ("attention.lags=3", "attention.rank=null", "attention.groups=3", "attention.adjust=false"),
+        ("attention.lags=4", "attention.rank=6", "attention.groups=2"),
     ],
     "conv": [("attention.width=3",)],
     "hyena": [("attention.width=3", "attention.bands=2")],

@@ -22,8 +22,9 @@ from torch.utils._pytree import tree_leaves
 from lra.core.errors import UserError
 from lra.data import Task
 from lra.model.model import Model
-from lra.ops import async_copy, dropout
-from lra.ops.async_copy import to_device
+from lra.ops import device as devices
+from lra.ops import dropout
+from lra.ops.device import to_device
 from lra.training import batches
 from lra.training import evaluate as evaluating
 from lra.training import fit as fitting
@@ -108,7 +109,7 @@ class Lists(TorchFunctionMode):
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """Watches, with the meta device for the accelerator; `with watch, Lists()` begins."""
     watch = Watch()
-    for module in (async_copy, batches):
+    for module in (devices, batches):
         monkeypatch.setattr(module, "is_asynchronous", lambda device: device.type == "meta")
     monkeypatch.setattr(Tensor, "pin_memory", lambda host: watch.pin(host))
     monkeypatch.setitem(batches.OVERHEAD, "meta", 0)

@@ -67,7 +67,7 @@ def test_what_computes_where(device: str, dtype: torch.dtype, chosen: str | None
         return
     assert scan.on(device, dtype) == ("fla" if able and chosen != "torch" else "torch")
     if dtype == torch.float32:  # as every run computes
-        assert scan.told(device) == ("fla 0.6.0" if able and chosen != "torch" else "torch")
+        assert scan.describe(device) == ("fla 0.6.0" if able and chosen != "torch" else "torch")
 
 
 @pytest.mark.parametrize("hopper", [True, False])

@@ -9,7 +9,6 @@ from support import composed, facts, shape
 from torch import Tensor
 
 from lra.attention import Attention, Card, Mixer
-from lra.attention.softmax import Softmax
 from lra.config import configure
 from lra.core.errors import UserError
 from lra.model.architecture import Architecture
@@ -37,7 +36,6 @@ def defined(base: type, **body: Any) -> type:
     [
         (Attention, {"attend": attend}, "theirs.Mine has no card"),
         (Attention, {"attend": attend, "card": {"paper": "none"}}, "theirs.Mine has no card"),
-        (Softmax, {"maskable": "no"}, "theirs.Mine.maskable = 'no': expected True or False"),
     ],
 )
 def test_a_broken_class_is_refused_where_it_is_defined(base: type, body: dict[str, Any], message: str) -> None:

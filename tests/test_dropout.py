@@ -132,11 +132,6 @@ def test_gumbel_noise_has_its_mean_and_deviation() -> None:
     assert drawn.unique().numel() > 0.999 * drawn.numel()
 
 
-def test_a_row_does_not_depend_on_its_batch() -> None:
-    together, apart = masks(0.5, [3, 8, 5]), masks(0.5, [5])
-    assert torch.equal(together[2], apart[0])
-
-
 def test_rows_layers_steps_and_seeds_are_independent() -> None:
     first, second = masks(0.5, [0, 1])
     others = [second[0], first[1], masks(0.5, [0], step=1)[0, 0], masks(0.5, [0], seed=2)[0, 0]]

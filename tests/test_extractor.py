@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import facts, mixer_of, model_of, noise, saved_bytes
+from support import mixer_of, noise, saved_bytes
 
 from lra.attention import Mixer
 from lra.core.errors import UserError
@@ -15,17 +15,11 @@ FORMS = {
     "bases": ["rank=5", "groups=1"],
     "low_rank": ["rank=4", "groups=null"],
 }
-SIDES = {"two_sided": (False, False), "one_sided": (True, False), "causal": (False, True)}
-
-every_form = pytest.mark.parametrize("form", FORMS)
-every_side = pytest.mark.parametrize("side", SIDES)
 
 
-def extractor(form: str, side: str, *options: str, **shape: object) -> Mixer:
-    one_sided, causal = SIDES[side]
-    settings = ["lags=5", "evaluate=direct", f"one_sided={one_sided}", *FORMS[form], *options]
-    keys = [f"attention.{setting}" for setting in settings]
-    return mixer_of("extractor", *keys, **{**SIZES, "causal": causal, **shape})
+def extractor(form: str, *options: str, causal: bool = False) -> Mixer:
+    keys = [f"attention.{setting}" for setting in ("lags=5", *FORMS[form], *options)]
+    return mixer_of("extractor", *keys, causal=causal, **SIZES)
 
 
 def matrices(mixer: Mixer) -> dict[int, torch.Tensor]:
@@ -61,17 +55,17 @@ def gradients(y: torch.Tensor, mixer: Mixer, x: torch.Tensor) -> list[torch.Tens
     return list(torch.autograd.grad((y * weights).sum(), [x, *mixer.parameters()], retain_graph=True))
 
 
-@every_form
-@every_side
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("length", [1, 61])
-def test_both_ways_are_the_double_sum(form: str, side: str, length: int) -> None:
+def test_both_ways_are_the_double_sum(form: str, causal: bool, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """61 positions are several windows of the FFT form. A two-sided extractor also has the mirrored lags."""
-    mixer, x = extractor(form, side), noise(2, length, 6).requires_grad_()
-    assert sorted(matrices(mixer)) == list(range(-4 if side == "two_sided" else 0, 5))
+    mixer, x = extractor(form, causal=causal), noise(2, length, 6).requires_grad_()
+    assert sorted(matrices(mixer)) == list(range(0 if causal else -4, 5))
     expected = by_loops(mixer, x)
     slopes = gradients(expected, mixer, x)
-    for evaluate in ("direct", "fft"):
-        mixer.evaluate = evaluate
+    for least in (1, 1000):  # by FFT where there are two sides, and directly
+        monkeypatch.setattr("lra.attention.extractor.FFT_TAPS", least)
         actual = mixer(x)
         torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
         for gradient, slope in zip(gradients(actual, mixer, x), slopes, strict=True):
@@ -87,19 +81,10 @@ def test_the_papers_layer_has_its_parameters() -> None:
     assert mixer.shape.projections == 65_536
 
 
-def test_a_one_sided_extractor_cannot_be_read_at_the_first_position() -> None:
-    sizes = [f"model.{key}" for key in ("dim=12", "qkv_dim=12", "heads=3", "mlp_dim=17", "depth=1", "dropout=0")]
-    one_sided = ["attention=extractor", "attention.one_sided=true", *sizes]
-    with pytest.raises(UserError, match="pooling=cls would read the first position alone"):
-        model_of(*one_sided, task=facts())
-    model = model_of(*one_sided, "model.pooling=mean", task=facts())
-    assert model(torch.randint(1, 17, (2, 11))).shape == (2, 5)
-
-
 @pytest.mark.parametrize(("rank", "source"), [("null", "model.dim=6"), ("9", "attention.rank=9")])
 def test_groups_must_divide(rank: str, source: str) -> None:
     with pytest.raises(UserError, match=rf"attention.groups=4 does not divide {source}"):
-        extractor("full", "two_sided", f"rank={rank}", "groups=4")
+        extractor("full", f"rank={rank}", "groups=4")
 
 
 def test_the_fft_of_full_matrices_keeps_memory_linear() -> None:

@@ -17,7 +17,6 @@ from support import (
 )
 
 from lra.cli import train
-from lra.core.errors import UserError
 from lra.model.architecture import belongs
 from lra.training.recipe import Recipe
 from lra.training.update import accumulate, make_optimizer, update
@@ -160,22 +159,12 @@ def test_the_s4_protocol_has_the_rates_of_sources(attention: str) -> None:
     assert recipe_of("attention=softmax", "task=text", "protocol=s4").groups is None
 
 
-def test_a_parameter_in_two_groups_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of(*S4D, task=facts())
-    monkeypatch.setattr(type(model.blocks[0].mixer), "parameter_groups", {"a": ("log_dt",), "b": ("log_dt", "out")})
-    assert set(model.group_by_parameter(["b"])) == {
-        f"blocks.{n}.mixer.{x}" for n in (0, 1) for x in ("log_dt", "out.weight", "out.bias")
-    }
-    with pytest.raises(UserError, match=r"train.groups: blocks.0.mixer.log_dt is in two groups, a and b"):
-        model.group_by_parameter(["a", "b"])
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
         (
             "{sate: {rate: 0.1, weight_decay: 0}}",
-            "train.groups.sate: S4D has no group of this name; it has step, state",
+            "train.groups.sate: S4D has no such group; it has step, state",
         ),
         ("{state: {rate: 0.1}}", "train.groups.state.weight_decay: missing"),
         ("{state: {rate: 0, weight_decay: 0}}", "train.groups.state.rate=0: should be greater than 0"),
@@ -190,4 +179,4 @@ def test_a_mistake_in_groups_is_one_line(cli: Commands, value: str, message: str
     code, _, err = cli(
         train.main, "attention=softmax", "train.groups={state: {rate: 0.1, weight_decay: 0}}", "describe=true"
     )
-    assert (code, err.count("\n"), "Softmax has no group of this name; it has none" in err) == (2, 1, True), err
+    assert (code, err.count("\n"), "Softmax has no such group; it has none" in err) == (2, 1, True), err

@@ -50,17 +50,6 @@ def test_every_weight_of_vanilla_and_the_simple_variants_is_in_one_group() -> No
             assert belongs(name, ["mixer"]) == belongs(name, ["qkv", "out"])
 
 
-def test_linear_layers_of_the_head_begin_as_in_googles_code() -> None:
-    """Truncated normal of variance 1 / inputs."""
-    torch.manual_seed(1)
-    layers = [part for part in model_of("protocol=lra", task=stub_task()).head if isinstance(part, torch.nn.Linear)]
-    for weight in (layer.weight for layer in layers if layer.weight.numel() > 10_000):
-        deviation = weight.shape[1] ** -0.5
-        assert weight.std().item() == pytest.approx(deviation, rel=0.01)
-        assert 0.99 < weight.abs().max() / (2 * deviation / 0.87962566) <= 1
-    assert max(layer.weight.numel() for layer in layers) > 10_000
-
-
 def test_simple_resl_and_vanilla_interchange_their_weights(tmp_path: Path) -> None:
     """q, k, v alone, and everything, in both directions."""
     pair = ("system=simple_resl", "system=transformer")
@@ -131,7 +120,7 @@ def test_weights_that_the_record_beside_them_does_not_name(tmp_path: Path) -> No
     with pytest.raises(UserError, match=r"weights.safetensors: its SHA-256 is .* not the weights of that run"):
         Checkpoint(folder=str(tmp_path), take=None).load(tiny(), stub_task())
     record.write(tmp_path, {"files": {}})
-    with pytest.raises(UserError, match=r"weights.safetensors: its SHA-256 is .* names None"):
+    with pytest.raises(UserError, match="not the weights of that run"):
         Checkpoint(folder=str(tmp_path), take=None).load(tiny(), stub_task())
     (tmp_path / record.NAME).unlink()
     Checkpoint(folder=str(tmp_path), take=None).load(tiny(), stub_task())
@@ -182,29 +171,3 @@ def test_transfer_from_the_command_line(cli: Commands) -> None:
     assert (code, err.count("\n"), "checkpoint.keep=true" in err) == (2, 1, True)
     code, _, err = cli(train.main, *SMALL, *TRANSFER, "train.freeze=[qvk]")
     assert (code, err.count("\n"), "train.freeze" in err, "'qkv'" in err) == (2, 1, True, True)
-
-
-@pytest.mark.slow
-def test_a_case_is_a_level_of_its_own_and_takes_from_its_source(cli: Commands) -> None:
-    """The rows of the transfer share attention and variant, and none overwrites another."""
-    code, _, err = cli(
-        train.main,
-        "--multirun",
-        *SMALL,
-        "case=transfer_source,transfer_random,transfer_qkv,transfer_all",
-        "seed=1",
-        "model.depth=1",
-    )
-    assert code == 0, err
-    assert "4 of 4 runs finished" in err
-    lines = Path("runs/README.md").read_text().splitlines()
-    rows = {line.split("|")[1].strip() for line in lines if line.startswith("|") and "(case=transfer_" in line}
-    assert len({row for row in rows if row.endswith(")")}) == 4
-    records = {case: [] for case in ("qkv", "all", "random", "source")}
-    for path in Path("runs").rglob(record.NAME):
-        recorded = record.read(path)
-        records[recorded["settings"]["case"].removeprefix("transfer_")].append(recorded)
-    assert {case: len(recorded) for case, recorded in records.items()} == dict.fromkeys(records, 1)
-    digests = {recorded["init"]["sha256"] for case in ("qkv", "all") for recorded in records[case]}
-    assert len(digests) == 1
-    assert not any("init" in recorded for case in ("random", "source") for recorded in records[case])

@@ -58,60 +58,6 @@ def test_every_channel_decays_by_itself(length: int, strength: float) -> None:
     same(decayed_product.decayed_product(q, k, v, log_decay), torch.stack(expected, dim=2), inputs)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-def test_a_state_that_reads_itself(length: int) -> None:
-    """Decays are slow, so that something of a state is left after a chunk."""
-    q, a, b, k, decay, v = inputs = drawn(*[(2, 3, length, 5)] * 5, (2, 3, length, 7))
-    a, b, log_decay = 0.3 * a, 0.3 * b, -0.05 * decay.abs()
-    state, expected = torch.zeros(2, 3, 5, 7, dtype=torch.float64), []
-    for i in range(length):
-        read = (a[:, :, i].unsqueeze(-1) * state).sum(dim=-2)
-        state = log_decay[:, :, i].exp().unsqueeze(-1) * state
-        state = state + outer(b[:, :, i], read) + outer(k[:, :, i], v[:, :, i])
-        expected.append((q[:, :, i].unsqueeze(-1) * state).sum(dim=-2))
-    same(dplr_delta_rule(q, a, b, v, log_decay, k), torch.stack(expected, dim=2), inputs)
-
-
-@pytest.mark.parametrize("tile", [TILE, 1])
-@pytest.mark.parametrize("length", LENGTHS)
-def test_a_write_takes_away_what_its_key_held(length: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All chunks at once, or one after the other; strengths up to 2, and some positions that write nothing."""
-    monkeypatch.setattr(decayed_product, "TILE", tile)
-    q, k, v, strength, decay = inputs = drawn(*[(2, 3, length, 5)] * 2, (2, 3, length, 7), *[(2, 3, length)] * 2)
-    k, log_decay = k / k.square().sum(dim=-1, keepdim=True).sqrt(), -0.05 * decay.abs()
-    strength = 2 * strength.sigmoid() * (torch.arange(length) % 11 != 4)
-    same(delta_rule(q, k, v, strength, log_decay), one_by_one(q, k, v, strength, log_decay), inputs)
-
-
-@pytest.mark.parametrize("tile", [TILE, 1])
-@pytest.mark.parametrize("ways", [1, 2])
-@pytest.mark.parametrize("length", LENGTHS)
-def test_a_memory_that_is_divided_by_its_mass(
-    length: int, ways: int, tile: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some positions write nothing, at some the mass is what is divided by, and at others the least."""
-    monkeypatch.setattr(decayed_product, "TILE", tile)
-    q, k, v, gate, decay = inputs = drawn(*[(2, 3, length, 5)] * 2, (2, 3, length, 7), *[(2, 3, length, ways)] * 2)
-    log_in = (-gate.abs()).masked_fill((torch.arange(length) % 11 == 4).unsqueeze(-1), -torch.inf)
-    log_decay, log_least = -0.3 * decay.abs(), -noise(2, 3, length, ways, seed=17).abs()
-    expected, divided = 0, []
-    for way in range(ways):
-        memory, mass = torch.zeros(2, 3, 5, 7, dtype=torch.float64), torch.zeros(2, 3, 5, dtype=torch.float64)
-        rows = []
-        for i in range(length)[:: -1 if way else 1]:
-            key = log_in[:, :, i, way, None].exp() * k[:, :, i]
-            kept = log_decay[:, :, i, way, None].exp()
-            memory, mass = kept.unsqueeze(-1) * memory + outer(key, v[:, :, i]), kept * mass + key
-            query_mass, least = (mass * q[:, :, i]).sum(dim=-1).abs(), log_least[:, :, i, way].exp()
-            divided.append(query_mass > least)
-            rows.append(
-                torch.einsum("...mn,...m->...n", memory, q[:, :, i]) / torch.maximum(query_mass, least).unsqueeze(-1)
-            )
-        expected = expected + torch.stack(rows[:: -1 if way else 1], dim=2)
-    assert length < 13 or 0.1 < torch.stack(divided).double().mean() < 0.9
-    same(gated_memory(q, k, v, log_in, log_decay, log_least, min(CHUNK, length)), expected, inputs)
-
-
 def test_decays_beyond_the_least_number_are_finite() -> None:
     """Strong decay within a chunk in fp32, compared with float64."""
     shape = (2, 3, 2 * CHUNK + 3)
@@ -335,10 +281,17 @@ def normed(mixer: Mixer, y: Tensor, gate: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("length", [CHUNK + 3])
+@pytest.mark.parametrize("tile", [TILE, 1])
 @pytest.mark.parametrize("given", RECURRENCES, ids=",".join)
-def test_a_recurrence_is_its_loop(given: tuple[str, ...], length: int, causal: bool) -> None:
-    """Two documents, the shorter with a hole, which the loop never sees; gates far from where they begin."""
+def test_a_recurrence_is_its_loop(
+    given: tuple[str, ...], tile: int, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two documents, the shorter with a hole, which the loop never sees; gates far from where they begin.
+
+    All chunks at once, or one after the other.
+    """
+    monkeypatch.setattr(decayed_product, "TILE", tile)
+    length = CHUNK + 3
     mixer = mixer_of(*given, max_positions=length, causal=causal, out_proj=True)
     with torch.no_grad():
         for seed, parameter in enumerate(mixer.parameters()):
@@ -368,9 +321,9 @@ def s5(mixer: Mixer, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("length", [CHUNK + 3])
 @pytest.mark.parametrize(("name", "system", "extra"), [("lru", lru, "state=7"), ("s5", s5, "state=8")])
-def test_a_state_space_is_its_loop(name: str, system: Callable, extra: str, length: int, causal: bool) -> None:
+def test_a_state_space_is_its_loop(name: str, system: Callable, extra: str, causal: bool) -> None:
+    length = CHUNK + 3
     options = [f"attention.{extra}", *(["attention.blocks=2"] if name == "s5" else [])]
     mixer = mixer_of(name, *options, max_positions=length, causal=causal, out_proj=True)
     x = noise(2, length, 15).requires_grad_()
@@ -405,8 +358,8 @@ def moving_average(mixer: Mixer, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("chunk", [None, 5])
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("length", [CHUNK + 3])
-def test_mega_is_its_loop(length: int, causal: bool, chunk: int | None) -> None:
+def test_mega_is_its_loop(causal: bool, chunk: int | None) -> None:
+    length = CHUNK + 3
     options = ("attention.averages=3", "attention.width=7", f"attention.chunk={chunk or 'null'}")
     mixer = mixer_of("mega", *options, max_positions=length, causal=causal)
     with torch.no_grad():

@@ -34,7 +34,7 @@ CAUSAL = {
     **dict.fromkeys(("generative_rks", "generative_prf"), ()),
     "local": ("attention.kind=sliding", "attention.window=3"),
     "longformer": ("attention.window=4",),
-    "sparse": ("attention.pattern=strided", "attention.stride=3"),
+    "sparse": ("attention.stride=3", "attention.summary=2"),
 }
 
 
@@ -97,19 +97,15 @@ def pattern(mixer: Mixer, x: Tensor) -> Tensor:
         rule = re.sub(r"(?<![<>=])=(?!=)", "==", rule)
         seen = torch.tensor([[eval(rule, {"i": i, "j": j}) for j in range(length)] for i in range(length)])
     y = attend(*heads(mixer, x), mixer.card.scale, seen)
-    if getattr(mixer, "global_projections", False):  # copies of the ordinary ones, as they start
-        q, k, v = heads(mixer, x, "global_query", "global_key", "global_value")
-        y[:, :, : mixer.global_positions] = attend(q, k, v, mixer.card.scale)[:, :, : mixer.global_positions]
     return merge_heads(y)
 
 
 def linformer(mixer: Mixer, x: Tensor) -> Tensor:
     q, k, v = heads(mixer, x)
     columns = int(re.search(r"(\d+) columns", mixer.card.formula)[1])
-    e = mixer.project_keys[:, : x.shape[1]]
-    f = e if "Eᵀ V" in mixer.card.formula else mixer.project_values[:, : x.shape[1]]
-    assert e.shape[-1] == columns
-    return merge_heads(attend(q, e.transpose(-2, -1) @ k, f.transpose(-2, -1) @ v, mixer.card.scale))
+    e = mixer.project_keys[:, : x.shape[1]].mT
+    assert e.shape[1] == columns
+    return merge_heads(attend(q, e @ k, e @ v, mixer.card.scale))
 
 
 def nystromformer(mixer: Mixer, x: Tensor) -> Tensor:
@@ -133,13 +129,11 @@ def luna(mixer: Mixer, x: Tensor, memory: Tensor | None = None) -> Tensor:
 
 def packed(mixer: Mixer, x: Tensor, memory: Tensor) -> Tensor:
     """P' of the normed memory."""
-    value = "pack_value" if mixer.share == "none" else "pack_key"
-    q, k, v = *heads(mixer, memory, "pack_query"), *heads(mixer, x, "pack_key", value)
-    return merge_heads(attend(q, k, v, mixer.card.scale))
+    return merge_heads(attend(*heads(mixer, memory, "pack_query"), *2 * heads(mixer, x, "pack_key"), mixer.card.scale))
 
 
 def luna_heads(mixer: Mixer, x: Tensor, memory: Tensor) -> list[Tensor]:
-    return [*heads(mixer, x, "query"), *heads(mixer, memory, "key", "value" if mixer.share == "none" else "key")]
+    return [*heads(mixer, x, "query"), *2 * heads(mixer, memory, "key")]
 
 
 def test_the_second_layer_of_luna_reads_the_sum_of_memories() -> None:

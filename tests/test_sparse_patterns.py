@@ -23,8 +23,6 @@ CASES = {
     "fixed": ("sparse", "attention.stride=5", "attention.summary=2"),
     "fixed-plain": ("sparse", "attention.stride=4", "attention.summary=1", "attention.cls_global=false"),
     "fixed-all": ("sparse", "attention.stride=3", "attention.summary=3"),
-    "strided": ("sparse", "attention.pattern=strided", "attention.stride=4"),
-    "strided-plain": ("sparse", "attention.pattern=strided", "attention.stride=5", "attention.cls_global=false"),
     "bigbird": ("bigbird", "attention.block=2", "attention.random_blocks=3"),
     "bigbird-1": ("bigbird", "attention.block=3", "attention.random_blocks=1"),
     "bigbird-few": ("bigbird", "attention.block=5", "attention.random_blocks=4"),
@@ -32,7 +30,7 @@ CASES = {
 }
 LENGTHS = [1, 2, 7, 13, 28, 29]
 BLIND = {"local-block", *(case for case in CASES if "bigbird" in case)}  # no causal form
-FIRST = ("local", "longformer-3", "fixed", "strided", "bigbird")  # the others are slow tests
+FIRST = ("local", "longformer-3", "fixed", "bigbird")  # the others are slow tests
 both_ways = pytest.mark.parametrize(
     ("case", "causal"),
     [
@@ -144,43 +142,6 @@ def test_reformer_reads_all_pairs_where_it_says_so() -> None:
         assert mixer.full_pattern == full
         assert bool(read.all()) == full
     assert not mixer_of("reformer", "attention.within_bucket=true", max_positions=11).full_pattern
-
-
-# ---------------------------------------------------------------- the patterns
-
-
-# ---------------------------------------------------------------- Longformer
-
-
-def test_global_positions_have_projections_of_their_own() -> None:
-    overrides = (
-        "longformer",
-        "attention.window=4",
-        "attention.global_positions=2",
-        "attention.global_projections=true",
-    )
-    mixer = mixer_of(*overrides, max_positions=MAX_LEN)
-    for old, new in (
-        (mixer.query, mixer.global_query),
-        (mixer.key, mixer.global_key),
-        (mixer.value, mixer.global_value),
-    ):
-        assert torch.equal(old.weight, new.weight)
-        assert old.weight is not new.weight
-        torch.nn.init.normal_(new.weight)
-    for length in (1, 2, 11):
-        x, mask = noise(2, length, 15), masks(length)[1]
-
-        def split(project: torch.nn.Module, x: Tensor = x) -> Tensor:
-            return project(x).unflatten(-1, (3, 5)).transpose(1, 2)
-
-        ordinary = [split(project) for project in (mixer.query, mixer.key, mixer.value)]
-        global_heads = [split(project) for project in (mixer.global_query, mixer.global_key, mixer.global_value)]
-        seen = pattern(mixer, length) & mask[:, None, None, :] | torch.eye(length, dtype=torch.bool)
-        expected = dense(*ordinary, seen, mixer.scale)
-        expected[:, :, :2] = dense(*global_heads, seen, mixer.scale)[:, :, :2]
-        expected = expected.transpose(1, 2).flatten(2)
-        torch.testing.assert_close(mixer(x, mask)[mask], expected[mask], rtol=1e-12, atol=1e-12)
 
 
 # ---------------------------------------------------------------- BigBird

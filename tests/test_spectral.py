@@ -8,7 +8,7 @@ import torch
 from support import mixer_of, noise
 from torch import Tensor
 
-from lra.ops.kernel_attention import Generator, Spectral, log_prf, rks, scaled
+from lra.attention.spectral import Generator, Spectral, log_prf, rks, scaled
 from lra.ops.scan import CHUNK
 
 PRF = ["gmm_prf", "fastfood_prf", "generative_prf"]
@@ -146,12 +146,6 @@ def test_prf_keeps_its_weights_where_features_underflow(name: str) -> None:
     assert not log_prf(scaled(k), omega).exp().any()
     expected = weights(mixer, q, k, torch.ones(31, 31, dtype=torch.bool)) @ v.double()
     torch.testing.assert_close(mixer.attend(q, k, v, None).double(), expected, rtol=1e-3, atol=1e-4)
-
-
-# ---------------------------------------------------------------- FastFood
-
-
-# ---------------------------------------------------------------- Generative
 
 
 @pytest.mark.parametrize("name", ["generative_rks", "fastfood_rks"])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
 from lra.attention import Attention, Card, Shape
-from lra.ops.precision import at_least_float32
+from lra.ops.device import at_least_float32
 from lra.ops.recurrent import NORM
 from lra.ops.softmax import allowed, weigh
 

@@ -9,7 +9,6 @@ O(L r^2 / g + L r log t) by FFT, and 2 L D r for U, V.
 """
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from pydantic import PositiveInt
@@ -18,8 +17,8 @@ from torch.nn.functional import conv1d, pad
 
 from lra.attention import Card, Mixer, Shape, without_padding
 from lra.core.errors import UserError
+from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
-from lra.ops.precision import at_least_float32, full_precision
 
 FFT_TAPS = 24  # measured in processor time, D 128 and 256: direct wins up to 15 taps, FFT from 31 (63 if diagonal)
 
@@ -31,12 +30,9 @@ class Extractor(Mixer):
 
     Args:
         lags: l, at most max_positions.
-        one_sided: read no later positions even without causality.
         rank: r, or None for r = D without U and V.
         groups: blocks of G_k, or None for a diagonal G_k.
         adjust: use the gate x W_adj.
-        evaluate: `direct` or `fft`; `auto` uses the FFT from `FFT_TAPS` taps on, but never in the causal form, where
-            its rounding, some 1e-5 in fp32, would leak later positions.
     """
 
     card = Card(
@@ -54,16 +50,12 @@ class Extractor(Mixer):
         shape: Shape,
         *,
         lags: PositiveInt,
-        one_sided: bool,
         rank: PositiveInt | None,
         groups: PositiveInt | None,
         adjust: bool,
-        evaluate: Literal["direct", "fft", "auto"],
     ) -> None:
         super().__init__(shape)
-        self.one_sided = one_sided
         self.rank = rank
-        self.evaluate = evaluate
         self.lags = min(lags, shape.max_positions)
         self.taps = self.lags if self.causal else 2 * self.lags - 1
         self.width = rank or shape.dim
@@ -92,21 +84,12 @@ class Extractor(Mixer):
     def convolve(self, x: Tensor) -> Tensor:
         """Sum over lags, x [B, L, r] -> [B, L, r], with zeros outside of x."""
         later = 0 if self.causal else self.lags - 1
-        if self._by_fft(x.shape[1]):
+        if not self.causal and min(self.taps, x.shape[1]) >= FFT_TAPS:  # its rounding would leak later positions
             with full_precision(x.device):
                 x, weight = map(at_least_float32, (x, self.weight))
                 return fft_convolution(x, weight, self.groups, self.lags - 1)
         x = pad(x.transpose(1, 2), (self.lags - 1, later))
         return conv1d(x, self.weight, groups=self.groups).transpose(1, 2)
-
-    def _by_fft(self, length: int) -> bool:
-        if self.evaluate == "auto":
-            return not self.shape.causal and min(self.taps, length) >= FFT_TAPS
-        return self.evaluate == "fft"
-
-    @property
-    def causal(self) -> bool:
-        return self.shape.causal or self.one_sided
 
 
 def fft_convolution(x: Tensor, weight: Tensor, groups: int, earlier: int) -> Tensor:
@@ -115,14 +98,8 @@ def fft_convolution(x: Tensor, weight: Tensor, groups: int, earlier: int) -> Ten
     Windows have n >= 2 t - 1 positions, the first t - 1 for context, so that the transform of the taps has
     n c^2 / (2 groups) complex numbers, whatever the length.
 
-    Args:
-        x: [B, L, c], padded with `earlier` zeros on the left and as many on the right as keep L.
-        weight: [c, c / groups, t].
-        groups: of conv1d.
-        earlier: zeros on the left.
-
-    Returns:
-        [B, L, c].
+    x [B, L, c], padded with `earlier` zeros on the left and as many on the right as keep L, weight [c, c / groups, t]
+    -> [B, L, c].
     """
     length, taps = x.shape[1], weight.shape[-1]
     window = 1 << (2 * taps - 2).bit_length()

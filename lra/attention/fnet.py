@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lra.attention import Card, Mixer
-from lra.ops.precision import at_least_float32, full_precision
+from lra.ops.device import at_least_float32, full_precision
 
 
 class FNet(Mixer):

@@ -14,7 +14,7 @@ from torch.nn.functional import logsigmoid
 from lra.attention import Card, Shape, split_heads
 from lra.ops.backend import Backend, Scan
 from lra.ops.decayed_product import decayed_product
-from lra.ops.precision import at_least_float32
+from lra.ops.device import at_least_float32
 from lra.ops.recurrent import NORM, Recurrent
 
 

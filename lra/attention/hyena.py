@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from lra.attention import Card, Mixer, Shape, without_padding
 from lra.core.errors import UserError
 from lra.ops.convolution import causal_convolution, convolve_both, short_convolution
+from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
-from lra.ops.precision import at_least_float32, full_precision
 
 TWO_SIDED = "the paper is causal; here a second filter reads later positions, and the short convolutions are centred"
 LEAST = 1e-2  # decay at the share `fast` or `slow` of the longest input

@@ -12,6 +12,7 @@ from torch.nn.functional import relu
 
 from lra.attention import Card, Shape
 from lra.ops.kernel_attention import KernelAttention
+from lra.ops.packing import Packed
 
 
 class Linear(KernelAttention):
@@ -31,7 +32,9 @@ class Linear(KernelAttention):
     commutes = True
     packs = True
 
-    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def features(
+        self, q: Tensor, k: Tensor, key_mask: Tensor | None, packed: Packed | None = None
+    ) -> tuple[Tensor, Tensor]:
         return _EluPlusOne.apply(q), _EluPlusOne.apply(k)
 
 

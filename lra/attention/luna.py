@@ -2,10 +2,9 @@
 
 The memory P [M, H Dh] is learned in the first layer. Each layer passes P + P' to the next, which applies its layer
 norm: the paper's P <- LN(P + P'), where the norm of the first layer is that of the embedded P in the authors' code. P'
-has no output projection. O(L M D) time, O(L M H) memory.
+has no output projection, and each attention has one projection for keys and values, as in the paper. O(L M D) time,
+O(L M H) memory.
 """
-
-from typing import Literal
 
 import torch
 from pydantic import PositiveInt
@@ -21,8 +20,6 @@ class Luna(Mixer):
 
     Args:
         memory: M.
-        share: one projection for keys and values in each of the two attentions (`key_value`), as in the paper, or two
-            (`none`), as in its Long Range Arena code.
     """
 
     card = Card(
@@ -41,9 +38,8 @@ class Luna(Mixer):
     projects_out = True
     reads_few = True
 
-    def __init__(self, shape: Shape, *, memory: PositiveInt, share: Literal["key_value", "none"], scale: Scale) -> None:
+    def __init__(self, shape: Shape, *, memory: PositiveInt, scale: Scale) -> None:
         super().__init__(shape)
-        self.share = share
         self.scale = scale_of(shape, scale)
         self.card = card_of(self, scale, memory=memory)
         if shape.layer == 0:
@@ -51,10 +47,8 @@ class Luna(Mixer):
         self.norm = nn.LayerNorm(shape.qkv_dim)
         self.pack_query = self._project_memory()
         self.pack_key = project_in(shape)
-        self.pack_value = None if share == "key_value" else project_in(shape)
         self.query = project_in(shape)
         self.key = self._project_memory()
-        self.value = None if share == "key_value" else self._project_memory()
         self.out = project_out(shape)
         self.pack_dropout = Dropout(shape.dropout)
         self.dropout = Dropout(shape.dropout)
@@ -73,27 +67,17 @@ class Luna(Mixer):
             raise RuntimeError(f"Luna: layer {self.shape.layer} has no memory of the layer before: call follow once")
         memory = self.norm(memory)
         mask = None if key_mask is None else key_mask[:, None, None, :]
-        packed = self._attend(self.pack_query(memory), x, self.pack_key, self.pack_value, mask, self.pack_dropout)
+        packed = self._attend(self.pack_query(memory), self.pack_key(x), mask, self.pack_dropout)
         # The memory has no padding, so unpacking needs no mask.
-        unpacked = self._attend(self.query(x[:, :reads]), packed, self.key, self.value, None, self.dropout)
+        unpacked = self._attend(self.query(x[:, :reads]), self.key(packed), None, self.dropout)
         if self._to_later is not None:
             self._to_later[:] = [memory + packed]
         return self.out(unpacked)
 
-    def _attend(
-        self,
-        q: Tensor,
-        context: Tensor,
-        key: nn.Module,
-        value: nn.Module | None,
-        mask: Tensor | None,
-        dropout: Dropout,
-    ) -> Tensor:
-        """Attend q [B, n, H Dh] to context [B, m, *] -> [B, n, H Dh]."""
-        k = key(context)
-        v = k if value is None else value(context)
-        q, k, v = (split_heads(part, self.shape.heads) for part in (q, k, v))
-        return merge_heads(weigh(q, k, v, mask, self.scale, dropout))
+    def _attend(self, q: Tensor, k: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
+        """Attend q [B, n, H Dh] to k [B, m, H Dh], which are the values, too -> [B, n, H Dh]."""
+        q, k = (split_heads(part, self.shape.heads) for part in (q, k))
+        return merge_heads(weigh(q, k, k, mask, self.scale, dropout))
 
     def _project_memory(self) -> nn.Linear:
         return nn.Linear(self.shape.qkv_dim, self.shape.qkv_dim, bias=self.shape.bias)

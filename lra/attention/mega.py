@@ -17,8 +17,8 @@ from torch.nn.functional import pad, silu
 
 from lra.attention import Card, Mixer, Shape, without_padding
 from lra.ops.convolution import convolve_both, convolve_modes, mode_kernel
+from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
-from lra.ops.precision import at_least_float32, full_precision
 
 
 class Mega(Mixer):

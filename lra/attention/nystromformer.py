@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lra.attention import Attention, Card, Shape, merge_heads, split_heads, without_padding
 from lra.core.errors import UserError
-from lra.ops.precision import at_least_float32, full_precision
+from lra.ops.device import at_least_float32, full_precision
 from lra.ops.softmax import Scale, card_of, scale_of
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import pad, relu
 
 from lra.attention import Card, Shape
-from lra.ops.async_copy import to_device
+from lra.ops.device import to_device
 from lra.ops.kernel_attention import EVAL_DRAW, KernelAttention, exponentials
 from lra.ops.packing import Packed
 from lra.ops.softmax import Scale, card_of, scale_of
@@ -38,7 +38,6 @@ class Performer(KernelAttention):
     Args:
         kernel: `favor` or `relu`.
         features: M.
-        orthogonal: draw orthogonal rows, instead of independent ones.
         redraw_every: training steps per draw.
         scale: see `scale_of`.
         relu_eps: added to the ReLU features.
@@ -61,7 +60,6 @@ class Performer(KernelAttention):
         *,
         kernel: Literal["favor", "relu"],
         features: PositiveInt,
-        orthogonal: bool,
         redraw_every: PositiveInt,
         scale: Scale,
         relu_eps: PositiveFloat,
@@ -70,28 +68,21 @@ class Performer(KernelAttention):
         self.kernel = kernel
         self.relu_eps = relu_eps
         self.scale = scale_of(shape, scale)
-        self.orthogonal = orthogonal
         self.noise_shape = (-(-features // shape.head_dim), shape.head_dim, shape.head_dim)
         if kernel == "favor":
             self.redraw_every = redraw_every
             self.card = card_of(self, scale, "nothing is added to the features (released: 1e-4 to 1e-6)", EVAL_DRAW)
-            self.register_buffer("projection", projection(torch.randn(self.noise_shape), features, orthogonal))
+            self.register_buffer("projection", projection(torch.randn(self.noise_shape), features))
         else:
             formula = f"φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = relu(x) + {relu_eps:g}"
             self.card = replace(self.card, formula=formula, time="L D Dh", oracle="the explicit L x L weights")
 
     def draw(self, rng: np.random.Generator) -> None:
         noise = torch.from_numpy(rng.standard_normal(self.noise_shape))
-        rows = projection(noise, len(self.projection), self.orthogonal)
+        rows = projection(noise, len(self.projection))
         self.projection.copy_(to_device(rows, self.projection.device))
 
-    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:
-        return self._features(q, k, key_mask)
-
-    def packed_features(self, q: Tensor, k: Tensor, packed: Packed) -> tuple[Tensor, ...]:
-        return self._features(q, k, packed.chunk_mask, packed)
-
-    def _features(
+    def features(
         self, q: Tensor, k: Tensor, key_mask: Tensor | None, packed: Packed | None = None
     ) -> tuple[Tensor, ...]:
         if self.kernel == "relu":
@@ -109,14 +100,12 @@ def log_features(x: Tensor, w: Tensor, key_mask: Tensor | None) -> Tensor:
     return torch.cat([x, norm], dim=-1) @ pad(w, (0, 1), value=1.0).T  # the norm as one more column of the product
 
 
-def projection(noise: Tensor, features: int, orthogonal: bool) -> Tensor:
-    """Gaussian rows [blocks, Dh, Dh] -> w [features, Dh], made orthogonal within a block if wanted.
+def projection(noise: Tensor, features: int) -> Tensor:
+    """Gaussian rows [blocks, Dh, Dh] -> w [features, Dh], made orthogonal within a block.
 
     A row keeps its norm and, over the draws, its distribution: Q with a positive diagonal of R is uniform, and does
     not depend on the norms.
     """
-    if orthogonal:
-        q, r = torch.linalg.qr(noise.mT)
-        q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-        noise = q.mT * noise.norm(dim=-1, keepdim=True)
-    return noise.flatten(0, 1)[:features]
+    q, r = torch.linalg.qr(noise.mT)
+    q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    return (q.mT * noise.norm(dim=-1, keepdim=True)).flatten(0, 1)[:features]

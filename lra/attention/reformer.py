@@ -17,9 +17,8 @@ from torch import Tensor
 from torch.nn.functional import embedding, normalize, pad
 
 from lra.attention import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
-from lra.ops.async_copy import to_device
+from lra.ops.device import at_least_float32, full_precision, to_device
 from lra.ops.dropout import Dropout
-from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.softmax import ScaleOrNone, card_of, scale_of
 
 ONESELF = -1e5  # added to the score of a position with itself (appendix A)

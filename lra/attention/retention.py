@@ -19,7 +19,7 @@ from torch.nn.functional import rms_norm, silu
 from lra.attention import Attention, Card, Shape, merge_heads, project_in, without_padding
 from lra.attention.rotary import turn
 from lra.ops.backend import Backend, Scan
-from lra.ops.precision import at_least_float32, full_precision
+from lra.ops.device import at_least_float32, full_precision
 from lra.ops.scan import causal_product
 
 

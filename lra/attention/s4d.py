@@ -19,8 +19,8 @@ from torch.nn.functional import gelu, glu
 from lra.attention import Card, Mixer, Shape, without_padding
 from lra.core.errors import UserError
 from lra.ops.convolution import convolve_both, convolve_few, convolve_modes, mode_kernel
+from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
-from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.recurrent import log_uniform
 
 

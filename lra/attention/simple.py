@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from lra.attention import Attention, Card, Shape, merge_heads, split_heads, without_padding
 from lra.core.errors import UserError
+from lra.ops.device import autocast_dtype, full_precision
 from lra.ops.gram import Moments, Product, ProductByHead
 from lra.ops.packing import Packed
-from lra.ops.precision import autocast_dtype, full_precision
 from lra.ops.scan import causal_product
 
 WORTH = 16  # on an accelerator the Gram form moves fewer bytes from 16 D positions on

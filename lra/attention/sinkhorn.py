@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from lra.attention import Attention, Card, Shape
+from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Gumbel
-from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.softmax import Scale, card_of, scale_of, weigh
 
 LINEAR_FROM = 32  # with smaller blocks the N^2 part dominates at Long Range Arena's lengths

@@ -30,7 +30,10 @@ from lra.core.errors import UserError, did_you_mean
 NO_OPTION = "Config group override must be a string"  # Hydra's ValueError for task=null
 NO_LIST = "Invalid defaults list in"  # likewise
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
-REMOVED = ("init",)  # options that records have as null, of classes that have them no longer
+REMOVED = {  # options that classes have no longer, with the values that kept records have
+    "init": None, "pattern": "fixed", "global_projections": False, "share": "key_value", "orthogonal": True,
+    "one_sided": False, "evaluate": "auto",
+}  # fmt: skip
 MOVED = {  # modules by their former names, which kept records have in `_target_`
     "lra.attention.cosformer": "lra.attention.linear",
     "lra.attention.fastfood_prf": "lra.attention.spectral",
@@ -153,8 +156,12 @@ def build(
     if not callable(target) or (kind is not None and isclass(target) and not issubclass(target, kind)):
         wanted = "a function or a class" if kind is None else f"a subclass of {kind.__module__}.{kind.__name__}"
         raise UserError(f"{name}: expected {wanted}")
-    removed = [key for key in REMOVED if node.get(key, "") is None]
-    chosen = {key: value for key, value in node.items() if key not in ("_target_", "_partial_", *removed)}
+    known = signature(target).parameters
+    chosen = {
+        key: value
+        for key, value in node.items()
+        if key not in ("_target_", "_partial_") and (key in known or REMOVED.get(key, ...) != value)
+    }
     check(target, chosen, f"{where}.", supplied)
     return partial(target, **chosen)
 

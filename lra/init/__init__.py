@@ -56,14 +56,10 @@ class Start(ABC):
         """Return all weights of the file under this model's names."""
 
     def load(self, model: "Model", task: "Task") -> dict[str, Any]:
-        """Load the weights into the model.
-
-        Returns:
-            Digest, and the numbers of weights that were taken, left with a reason, and unused.
+        """Load the weights into the model; return the digest and what was taken, left with a reason, and unused.
 
         Raises:
-            UserError: weights of `take` are missing or have another shape, a frozen weight would not be loaded, or
-                nothing fits.
+            UserError: weights of `take` are missing or of another shape, a frozen one is not loaded, or nothing fits.
         """
         stored, wanted = self.tensors(model, task), model.state_dict()
         frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
@@ -120,19 +116,13 @@ def read(path: Path) -> "dict[str, Tensor]":
 
 
 def read_of_run(path: Path) -> "dict[str, Tensor]":
-    """Return the weights of a run.
-
-    Raises:
-        UserError: a record beside them names another SHA-256.
-    """
-    beside = path.with_name(record.NAME)
-    if beside.exists():
-        files, digest = record.read(beside).get("files"), sha256(path)
-        expected = files.get(path.name) if isinstance(files, dict) else None
-        if expected != digest:
+    """Return the weights of a run. Raises UserError if its record names another SHA-256."""
+    known = path.with_name(record.NAME)
+    if known.exists():
+        files, digest = record.read(known).get("files") or {}, sha256(path)
+        if files.get(path.name) != digest:
             raise UserError(
-                f"{path}: its SHA-256 is {digest}, but {beside} names {expected}: these are not the weights of that "
-                "run; train it again with checkpoint.keep=true"
+                f"{path}: its SHA-256 is {digest}, not that in {known}: these are not the weights of that run"
             )
     return read(path)
 

@@ -125,8 +125,8 @@ class Bert(Start):
         if tokenizer.get_vocab() != {token: row for row, token in enumerate(vocabulary)}:
             raise UserError(f"init=bert: {task.name} has other tokens than {path}; {remedy}")
         lower = json.loads(tokenizer.to_str())["normalizer"]["lowercase"]
-        told = self._json(TOKENIZER_CONFIG) if self.path.with_name(TOKENIZER_CONFIG).exists() else {}
-        if told.get("do_lower_case", lower) != lower:
+        tokenizer_config = self._json(TOKENIZER_CONFIG) if self.path.with_name(TOKENIZER_CONFIG).exists() else {}
+        if tokenizer_config.get("do_lower_case", lower) != lower:
             raise UserError(f"init=bert: {task.name} has {'' if lower else 'no '}lower-cased text; {remedy}")
         return vocabulary
 

@@ -23,21 +23,13 @@ POSITIONS = 13
 
 @dataclass(frozen=True)
 class Law:
-    """A law of mixers.
-
-    Args:
-        name: for `lra-check`.
-        says: the law as a clause.
-        check: raises Broken.
-        quick: also checked before runs.
-        first: no law after it is checked if it is broken.
-    """
+    """A law of mixers."""
 
     name: str
-    says: str
-    check: Callable[[Trial], None]
-    quick: bool = True
-    first: bool = False
+    says: str  # the law as a clause
+    check: Callable[[Trial], None]  # raises Broken
+    quick: bool = True  # also checked before runs
+    first: bool = False  # no law after it is checked if it is broken
 
 
 LAWS = (
@@ -61,10 +53,7 @@ LAWS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict on a law; for a broken one the smallest inputs, the evidence and a hint.
-
-    A law is silent if it does not apply to the mixer or to the inputs.
-    """
+    """The verdict on a law, silent if it does not apply; for a broken one the smallest inputs, evidence and a hint."""
 
     law: Law
     verdict: Literal["kept", "broken", "silent"]
@@ -80,10 +69,7 @@ class Finding:
 
 
 def findings(trial: Trial, laws: tuple[Law, ...] = LAWS) -> Iterator[Finding]:
-    """Yield the verdict on each law up to the first that stops the others.
-
-    Torch's global generator is left as it was, and no mixer of the caller is changed.
-    """
+    """Yield the verdict on each law up to the first that stops the others; torch's global generator is not changed."""
     for law in laws:
         trial.case = trial.note = ""
         with torch.random.fork_rng(devices=[]):
@@ -113,11 +99,6 @@ def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
     """Return the quick laws that the mixer of a model keeps; a mixer of this package is not checked.
 
     If the mixer fails on short documents, for example because it takes one length alone, one line says so.
-
-    Args:
-        mixer: of the model; it is not changed.
-        masked: the model masks padding.
-        device: of the run.
 
     Raises:
         UserError: a law is broken, or the mixer cannot compute on `device`.

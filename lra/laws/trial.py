@@ -32,25 +32,15 @@ class Broken(Exception):
 
 @dataclass
 class Trial:
-    """Mixers and inputs for a law.
-
-    Args:
-        make: constructs a mixer; it may ignore the shape and copy one that is at hand.
-        shape: of the mixers.
-        lengths: of inputs, ascending.
-        masked: padding is masked.
-        tolerance: of differences, relative to the largest output; a mixer may compute in float32.
-        case: description of the current inputs; empty until a law uses some.
-        note: advice on a mixer that keeps the law.
-    """
+    """Mixers and inputs for a law."""
 
     make: Callable[[Shape], Mixer]
     shape: Shape
-    lengths: tuple[int, ...] = (1, 2, 3, 5, 8, 13)
+    lengths: tuple[int, ...] = (1, 2, 3, 5, 8, 13)  # of inputs, ascending
     masked: bool = True
-    tolerance: float = 1e-5
-    case: str = ""
-    note: str = ""
+    tolerance: float = 1e-5  # relative to the largest output; a mixer may compute in float32
+    case: str = ""  # description of the current inputs; empty until a law uses some
+    note: str = ""  # advice on a mixer that keeps the law
 
     def mixer(self, seed: int = SEED, **changes: object) -> Mixer:
         """Construct a mixer in float64, for evaluation; equal at every call with the same seed and shape."""
@@ -84,11 +74,7 @@ class Trial:
 
 
 def shape_of(model: Mapping[str, Any], max_positions: int) -> Shape:
-    """Return the shape of the only layer of a configured model.
-
-    Raises:
-        UserError: a key is missing.
-    """
+    """Return the shape of the only layer of a configured model. Raises UserError if a key is missing."""
     keys = ("dim", "qkv_dim", "heads", "dropout", "dropout_over", "out_proj", "attention_bias")
     lacking = [key for key in keys if key not in model]
     if lacking:
@@ -112,7 +98,5 @@ def values(*shape: int, seed: int = SEED) -> Tensor:
 def where(error: Exception) -> str:
     """The innermost line of the traceback that is neither ours nor an installed package's, in brackets."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    theirs = [
-        (path, line) for path, line in frames if "site-packages" not in path.parts and not path.is_relative_to(LRA)
-    ]
-    return f" ({theirs[-1][0].name}, line {theirs[-1][1]})" if theirs else ""
+    user = [(path, line) for path, line in frames if "site-packages" not in path.parts and not path.is_relative_to(LRA)]
+    return f" ({user[-1][0].name}, line {user[-1][1]})" if user else ""

@@ -19,8 +19,7 @@ class Block(nn.Module):
 
     Pre-norm:  h = x + A(n1(x));  y = h + F(n2(h)) [+ x].  Post-norm:  h = n1(x + A(x));  y = n2(h + F(h) [+ x]).
     Without norms n1 and n2 are the identity; without a feed-forward net y is h [+ x]. The bracket is the extra skip of
-    SimpleTRON's Simple-Res and Simple-ResL (section 5.2). With a `short_conv`, A reads a short convolution of its
-    input.
+    SimpleTRON's Simple-Res and Simple-ResL (section 5.2). With `short_conv` A reads a short convolution of its input.
     """
 
     def __init__(self, mixer: Mixer, architecture: Architecture) -> None:
@@ -44,17 +43,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, key_mask: Tensor | None, reads: int | None = None, packed: Packed | None = None
     ) -> Tensor:
-        """Apply the block.
-
-        Args:
-            x: [B, N, D], or the rows [R, D] of a packed batch.
-            key_mask: [B, N], True at real positions; None with a packed batch.
-            reads: compute the outputs at the first positions alone; with a packed batch 1 or None.
-            packed: the layout of a packed batch.
-
-        Returns:
-            [B, N or reads, D], or the rows [R, D] of a packed batch.
-        """
+        """Apply the block to x [B, N, D] -> [B, N or reads, D]; the arguments are those of `Mixer.mix`."""
         mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, reads, packed)
         if reads is not None:
             x, packed = x[:, :reads] if packed is None else packed.firsts(x).unsqueeze(1), None

@@ -76,9 +76,8 @@ class Embedding(nn.Module):
 class Pixels(nn.Linear):
     """Linear projection of the normalised grey value (value / 255 - mean) / deviation, as in the S4 family.
 
-    The architecture's `pixels` are the mean and the deviation; values 0 to 255 have the ids 1 to 256. Hidden pixels, id
-    257, count as 0 and add a learned vector, as in Never Train from Scratch's masked data set
-    (src/dataloaders/base.py).
+    Values 0 to 255 have the ids 1 to 256. Hidden pixels, id 257, count as 0 and add a learned vector, as in Never Train
+    from Scratch's masked data set (src/dataloaders/base.py).
     """
 
     def __init__(self, facts: TaskSpec, architecture: Architecture) -> None:
@@ -103,10 +102,7 @@ class Pixels(nn.Linear):
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
-    """Return the fixed positions [length, dim] of Long Range Arena.
-
-    Sines in the first half of the width, cosines in the second; wavelengths from 2 pi to 20000 pi.
-    """
+    """Return the fixed positions [length, dim] of Long Range Arena: sines, then cosines, of wavelengths to 20000 pi."""
     half = dim // 2
     rates = torch.exp(torch.arange(half) * (-math.log(10_000.0) / max(half - 1, 1)))
     angles = torch.arange(length)[:, None] * rates

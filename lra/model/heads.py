@@ -13,7 +13,7 @@ from lra.data import TaskSpec
 from lra.model.architecture import Architecture
 from lra.model.embedding import sinusoids
 from lra.model.layers import ACTIVATIONS
-from lra.ops.precision import at_least_float32
+from lra.ops.device import at_least_float32
 
 
 def head_of(facts: TaskSpec, architecture: Architecture) -> nn.Module:
@@ -33,9 +33,9 @@ def head_of(facts: TaskSpec, architecture: Architecture) -> nn.Module:
 
 
 class Reconstruction(nn.Module):
-    """Predict the token of each position from one vector plus the position's sinusoids.
+    """Predict the token of each position from one vector plus the position's sinusoids, as in MAD (Poli et al. 2024).
 
-    MAD's decoder (Poli et al. 2024), with one hidden layer of `mlp_dim` instead of two of the width.
+    The decoder has one hidden layer of `mlp_dim` instead of two of the width.
     """
 
     def __init__(self, facts: TaskSpec, architecture: Architecture) -> None:

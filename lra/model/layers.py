@@ -9,9 +9,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import gelu, linear
 
 from lra.model.architecture import Architecture
+from lra.ops.device import at_least_float32, autocast_dtype
 from lra.ops.dropout import Dropout, ZeroPlaces, zero_
 from lra.ops.packing import Packed
-from lra.ops.precision import at_least_float32, autocast_dtype
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 MOMENTUM = 0.1  # of the running moments; torch's

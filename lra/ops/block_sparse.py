@@ -1,15 +1,14 @@
 """Sparse attention: softmax over the keys of a pattern, without an L x L matrix.
 
-Positions form N blocks of b. The keys that the queries of a block read come in parts: whole blocks named by a table,
-the same positions for all, or the same place of every block; a rule on positions masks inside them. The scores of all
-parts share one softmax, so the result is that of the dense mask. Time O(L m D) and memory O(H L m) for m keys per
-query. Beside the legend of the mixers: N blocks, b positions in one, m keys of a part.
+Positions form N blocks of b. The keys that the queries of a block read come in parts: whole blocks named by a table, or
+the same positions for all; a rule on positions masks inside them. The scores of all parts share one softmax, so the
+result is that of the dense mask. Time O(L m D) and memory O(H L m) for m keys per query.
+Legend: as in `lra.ops.mixer`; N blocks, b positions in one, m keys of a part.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,24 +25,17 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class KeyPart:
-    """Keys that queries read, where `rule(i, j)` on positions allows it. The parts of a pattern share no key.
-
-    `letters` are the axes of the picked keys: batch, head, n query block, i place in it, j key of the part, d.
-    """
+    """Keys that queries read, where `rule(i, j)` on positions allows it. The parts of a pattern share no key."""
 
     rule: Rule | None = None
-    letters: ClassVar[str] = "bhnjd"
 
     @abstractmethod
     def positions(self, places: Tensor) -> Tensor:
-        """Return the positions of the keys [1 or H, 1 or N, 1 or b, m], given all positions [N, b].
-
-        Numbers that are no position stand for missing keys.
-        """
+        """Return the positions of the keys [1 or H, 1 or N, 1, m], given all positions [N, b]; others are no keys."""
 
     @abstractmethod
     def pick(self, x: Tensor) -> Tensor:
-        """Return the part's keys or values [B, H, 1 or N, m, Dh] from all of them [B, H, N, b, Dh], by the letters."""
+        """Return the part's keys or values [B, H, 1 or N, m, Dh] from all of them [B, H, N, b, Dh]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,18 +67,6 @@ class Columns(KeyPart):
 
     def pick(self, x: Tensor) -> Tensor:
         return x.flatten(2, 3).index_select(2, self.columns).unsqueeze(2)
-
-
-class Strides(KeyPart):
-    """Place of the query in every block."""
-
-    letters = "bhjid"
-
-    def positions(self, places: Tensor) -> Tensor:
-        return places.T[None, None]
-
-    def pick(self, x: Tensor) -> Tensor:
-        return x
 
 
 def band(places: Tensor, window: int, causal: bool) -> Tensor:
@@ -161,15 +141,18 @@ class PatternAttention(Attention, abstract=True):
         return True
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        mixed = self.gather(q, k, v, key_mask)
+        mixed = self._gather(q, k, v, key_mask)
         rows = self.global_places(torch.arange(q.shape[-2], device=q.device))
-        return self.fill_rows(mixed, rows, q.index_select(2, rows), k, v, key_mask)
+        if not len(rows):
+            return mixed
+        mask = None if key_mask is None else key_mask[:, None, None, :]
+        if self.causal:
+            earlier = torch.arange(k.shape[-2], device=k.device) <= rows[:, None]
+            mask = earlier if mask is None else mask & earlier
+        return mixed.index_copy(2, rows, weigh(q.index_select(2, rows), k, v, mask, self.scale, self.row_dropout))
 
-    def gather(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Return the outputs of all queries [B, H, L, Dh], with global ones treated as ordinary queries.
-
-        All queries read the global positions, and each key counts once.
-        """
+    def _gather(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        """Outputs of all queries [B, H, L, Dh], global ones among them; each key counts once."""
         length = q.shape[-2]
         width = self.width(length)
         places = torch.arange(-(-length // width) * width, device=q.device)
@@ -185,40 +168,7 @@ class PatternAttention(Attention, abstract=True):
         outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in positions))
         columns = torch.cat([of_part.expand(*outer, -1) for of_part in positions], dim=-1)
         seen = [visible(part, places, keys, self.causal) for part, keys in zip(parts, readable, strict=True)]
-        if any(isinstance(part, Strides) for part in parts):
-            mixed = self._weigh_parts(q, k, v, seen, parts, columns)
-        else:
-            k, v = (torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (k, v))
-            outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in seen))
-            mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)
-            mixed = weigh(q, k, v, mask, self.scale, self.dropout, columns)
-        return mixed.flatten(2, 3)[:, :, :length]
-
-    def _weigh_parts(
-        self, q: Tensor, k: Tensor, v: Tensor, seen: list[Tensor], parts: list[KeyPart], columns: Tensor
-    ) -> Tensor:
-        """`weigh` for keys that belong to a single query: scores are concatenated, keys are not."""
-        q = q * self.scale
-        scores = []
-        for part, seen_of_part in zip(parts, seen, strict=True):
-            products = torch.einsum(f"bhnid,{part.letters}->bhnij", q, part.pick(k))
-            scores.append(products.masked_fill(~seen_of_part, torch.finfo(products.dtype).min))
-        weights = self.dropout(torch.cat(scores, dim=-1).softmax(dim=-1), columns=columns)
-        shares = weights.split([score.shape[-1] for score in scores], dim=-1)
-        return sum(
-            torch.einsum(f"bhnij,{part.letters}->bhnid", share, part.pick(v))
-            for part, share in zip(parts, shares, strict=True)
-        )
-
-    def fill_rows(
-        self, mixed: Tensor, rows: Tensor, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None
-    ) -> Tensor:
-        """Write the outputs of the queries q [B, H, g, Dh] at global positions `rows` [g] into mixed [B, H, L, Dh]."""
-        if not len(rows):
-            return mixed
-        mask = None if key_mask is None else key_mask[:, None, None, :]
-        if self.causal:
-            earlier = torch.arange(k.shape[-2], device=k.device) <= rows[:, None]
-            mask = earlier if mask is None else mask & earlier
-        filled = weigh(q, k, v, mask, self.scale, self.row_dropout)
-        return mixed.index_copy(2, rows, filled)
+        k, v = (torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (k, v))
+        outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in seen))
+        mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)
+        return weigh(q, k, v, mask, self.scale, self.dropout, columns).flatten(2, 3)[:, :, :length]

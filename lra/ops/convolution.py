@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 
-from lra.ops.precision import at_least_float32, autocast_dtype, full_precision
+from lra.ops.device import at_least_float32, autocast_dtype, full_precision
 from lra.ops.scan import CHUNK
 
 AT_ONCE = 256  # positions per piece of a short convolution's gradient

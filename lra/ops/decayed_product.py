@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from lra.ops.precision import full_precision
+from lra.ops.device import full_precision
 
 CHUNK = 64
 SMALL_CHUNK = 32  # with a decay per channel, or a state that reads itself

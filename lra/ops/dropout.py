@@ -1,9 +1,8 @@
 """Noise of training as a pure function of (seed, step, layer, document, head, row, column).
 
-A row is a position or a query, a column a channel or a key. The noise of a value does not depend on padding, on packing
-or on the cut of a batch, so neither does the gradient of a step, and a resumed run needs no random state. A CPU
-compares 16-bit words of a generator with a threshold; accelerators and compiled blocks hash coordinates.
-
+A row is a position or a query, a column a channel or a key. Noise does not depend on padding, on packing or on the cut
+of a batch, and a resumed run needs no random state. A CPU compares 16-bit words of a generator with a threshold;
+accelerators and compiled blocks hash coordinates.
 Legend: B documents, H heads, L positions, F channels, m keys, R rows of a packed batch.
 """
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lra.core import streams
-from lra.ops.async_copy import to_device
+from lra.ops.device import to_device
 from lra.ops.packing import Packed
 
 PIECE = 1 << 16  # values whose noise is drawn at a time
@@ -29,10 +28,7 @@ Over = Literal["values", "channels"]
 
 
 class Keyed(nn.Module):
-    """Base class of layers that draw noise in training, by the key that `set_keys` sets.
-
-    With `hashed` noise is hashed on a CPU, too.
-    """
+    """Base class of layers that draw noise in training, by the key that `set_keys` sets."""
 
     over: Over = "values"
 
@@ -42,10 +38,13 @@ class Keyed(nn.Module):
         self.rows: Sequence[int] = ()  # [B] places of the documents in the batch of the step
         self.hash_words: Tensor | None = None  # [B] int32, hashes of the key
         self.seed: Tensor | None = None  # [] int64 on the host, the sum of these words
-        self.hashed = False
+        self.hashed = False  # on a CPU, too
 
     def hash(self, x: Tensor, packed: Packed | None = None, columns: Tensor | None = None) -> Tensor:
-        """Return uniform int32 numbers for the values of x [B, F], [B, L, F], [B, H, ..., m], or packed [R, F]."""
+        """Return uniform int32 numbers for the values of x [B, F], [B, L, F], [B, H, ..., m], or packed [R, F].
+
+        `columns` are coordinates of the columns, broadcast to the values; None: 0, 1, 2, ...
+        """
         self.check_key(x, packed)
         words, device, heads = self.hash_words.to(x.device), x.device, x.dim() > 3
         columns = torch.arange(x.shape[-1], dtype=torch.int32, device=device) if columns is None else columns.int()
@@ -81,13 +80,7 @@ class Dropout(Keyed):
         self.p, self.over = p, over
 
     def forward(self, x: Tensor, packed: Packed | None = None, columns: Tensor | None = None) -> Tensor:
-        """Drop values of x.
-
-        Args:
-            x: [B, F], [B, L, F], [B, H, ..., m], or packed rows [R, F].
-            packed: the layout of packed rows.
-            columns: coordinates of the columns, broadcast to the values; None: 0, 1, 2, ...
-        """
+        """Drop values of x [B, F], [B, L, F], [B, H, ..., m], or packed rows [R, F]; `columns`: see `hash`."""
         if not self.drops:
             return x
         if columns is None and self.draws_places(x):

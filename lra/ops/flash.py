@@ -24,14 +24,9 @@ def flash_attention(
     """Compute softmax(q k^T scale) v of each sequence, with dropout on the weights.
 
     Args:
-        q: [R, H, Dh], sequence after sequence.
-        k: [R', H, Dh]; v likewise.
+        q: [R, H, Dh], sequence after sequence; k and v likewise, with other rows.
         q_starts: [S + 1] int32, rows at which sequences of q begin, and R; a sequence may have no row.
-        k_starts: [S + 1] int32, likewise of k.
         q_longest: no sequence of q has more rows.
-        k_longest: no sequence of k has more rows.
-        scale: factor of q . k.
-        dropout: probability.
         seed: of the dropout, an integer [] on the host; None without dropout.
 
     Returns:

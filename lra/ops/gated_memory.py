@@ -91,13 +91,13 @@ class _Tile:
 
     def written(self) -> tuple[Tensor, Tensor]:
         """Additions of the chunks to the states."""
-        written = beside(self.k, self.until)
+        written = by_direction(self.k, self.until)
         return (written.flatten(2).mT @ self.v).unflatten(1, written.shape[2:]), written.sum(dim=1)
 
     def read(self, memory: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
         """Return y and the masses [b, C, W]."""
         weights = self.between().mul_((self.q @ self.k.mT).unsqueeze(1))
-        reads = beside(self.q, self.since)
+        reads = by_direction(self.q, self.since)
         masses = weights.sum(dim=-1).mT + (reads * mass.unsqueeze(1)).sum(dim=-1)
         share = self.share(masses)
         y = joined(weights, share) @ self.v
@@ -110,7 +110,7 @@ class _Tile:
         """Return the gradients of the states, and store those of the inputs as far as they come from reads."""
         between, share = self.between(), self.share(masses)
         weights = between * (self.q @ self.k.mT).unsqueeze(1)
-        reads = beside(self.q, self.since)
+        reads = by_direction(self.q, self.since)
         d_joined = (d_y @ self.v.mT).unsqueeze(1)
         d_reads = (d_y @ memory.flatten(1, 2).mT).unflatten(-1, mass.shape[1:])
         d_share = (d_joined * weights).sum(dim=-1).mT + (d_reads * reads).sum(dim=-1)
@@ -131,7 +131,7 @@ class _Tile:
     def gradients(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Gradients of q, k, v, a and g, given those of the states after each chunk."""
         d_memory, d_mass = after
-        written = beside(self.k, self.until)
+        written = by_direction(self.k, self.until)
         d_written = (self.v @ d_memory.flatten(1, 2).mT).unflatten(-1, d_mass.shape[1:]).add_(d_mass.unsqueeze(1))
         self.d_v.baddbmm_(written.flatten(2), d_memory.flatten(1, 2))
         by_until = written.mul_(d_written).sum(dim=-1)
@@ -147,7 +147,7 @@ class _Tile:
         return self.d_q, self.d_k, self.d_v, torch.cat([by_column, d_decay], dim=-1)
 
 
-def beside(x: Tensor, numbers: Tensor) -> Tensor:
+def by_direction(x: Tensor, numbers: Tensor) -> Tensor:
     """x [b, C, M] times the numbers [b, C, W] of each direction: [b, C, W, M]."""
     return x.unsqueeze(-2) * numbers.unsqueeze(-1)
 
@@ -168,11 +168,11 @@ def _carried(
         states = torch.empty_like(added)
         kept = whole.reshape(*whole.shape, *(1,) * (added.dim() - 3))
         for way in range(whole.shape[-1]):
-            given, state, keep = (x[:, :, way].unbind() for x in (added, states, kept))
-            order = range(len(given))[:: -1 if (way == 1) != turned else 1]
+            fresh_of, state, keep = (x[:, :, way].unbind() for x in (added, states, kept))
+            order = range(len(fresh_of))[:: -1 if (way == 1) != turned else 1]
             state[order[0]].zero_()
             for here, there in pairwise(order):
-                state[there].copy_(torch.addcmul(given[here], keep[here], state[here]))
+                state[there].copy_(torch.addcmul(fresh_of[here], keep[here], state[here]))
         between.append(states.flatten(0, 1))
     return between
 

@@ -1,14 +1,13 @@
 """Products of the Gram form of SimpleAttention: X^T X about the mean of X, and small matrices after it.
 
-Without the mean, a vector shared by all positions would cost digits: at 30 times the noise, rounding is 600 times that
-of the textbook form in fp32. Sums are split into pieces on a CPU, which rounds less than one chain of fp32 additions:
-an error here affects every position, where those of the textbook form's projections average out.
+Without the mean, a vector shared by all positions would cost digits. Sums are split into pieces on a CPU, which rounds
+less than one chain of fp32 additions: an error here affects every position.
 """
 
 import torch
 from torch import Tensor
 
-from lra.ops.precision import at_least_float32
+from lra.ops.device import at_least_float32
 
 BAND = 64  # rows of a Gram matrix that a CPU computes at a time
 POSITIONS, TERMS = 384, 32  # summed in one chain: positions of a Gram matrix, terms of a small product

@@ -19,44 +19,26 @@ from torch.nn.functional import linear
 
 from lra.core import streams
 from lra.core.errors import UserError
+from lra.ops.device import at_least_float32, autocast_dtype
 from lra.ops.dropout import Dropout, Over
 from lra.ops.packing import Packed
-from lra.ops.precision import at_least_float32, autocast_dtype
-
-FLAGS = (
-    "maskable", "can_be_causal", "commutes", "projects_out", "reads_few", "full_pattern", "one_graph",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Sizes and settings that the model passes to its mixers; a mixer's own options come from `conf/attention/`.
+    """Sizes and settings that the model passes to its mixers."""
 
-    Args:
-        dim: D.
-        qkv_dim: H Dh.
-        heads: H.
-        max_positions: of the longest input: the task's `max_len`, plus one for a CLS.
-        bias: projections have biases.
-        out_proj: attentions have an output projection.
-        dropout: probability.
-        dropout_over: where vectors of positions are dropped; weights between positions are dropped one by one.
-        causal: outputs depend on no later position.
-        layer: index of the layer, from 0.
-        layers: number of layers.
-    """
-
-    dim: int
-    qkv_dim: int
-    heads: int
-    max_positions: int
-    bias: bool
-    out_proj: bool
-    dropout: float
-    dropout_over: Over
-    causal: bool
-    layer: int
-    layers: int
+    dim: int  # D
+    qkv_dim: int  # H Dh
+    heads: int  # H
+    max_positions: int  # of the longest input: the task's `max_len`, plus one for a CLS
+    bias: bool  # projections have biases
+    out_proj: bool  # attentions have an output projection
+    dropout: float  # probability
+    dropout_over: Over  # where vectors of positions are dropped; weights between positions are dropped one by one
+    causal: bool  # outputs depend on no later position
+    layer: int  # index of the layer, from 0
+    layers: int  # number of layers
 
     def __post_init__(self) -> None:
         if self.qkv_dim % self.heads:
@@ -78,35 +60,24 @@ class Card:
     """Description of a mechanism for tables and documentation.
 
     The card of a class has names of settings in braces; that of an instance describes its own settings.
-
-    Args:
-        paper: source.
-        formula: output of the mechanism.
-        time: complexity, for O(time).
-        linear: memory for the backward pass grows no faster than the length.
-        oracle: the independent implementation of the tests.
-        scale: factor of q . k, if it is one number.
-        deviations: differences from the paper or the authors' code beyond the settings.
-        name: in tables, for a class of the user; empty for the name of the class.
     """
 
-    paper: str
-    formula: str
-    time: str
-    linear: bool
-    oracle: str
-    scale: float | None = None
-    deviations: tuple[str, ...] = ()
-    name: str = ""
+    paper: str  # source
+    formula: str  # output of the mechanism
+    time: str  # complexity, for O(time)
+    linear: bool  # memory for the backward pass grows no faster than the length
+    oracle: str  # the independent implementation of the tests
+    scale: float | None = None  # factor of q . k, if it is one number
+    deviations: tuple[str, ...] = ()  # differences from the paper or the authors' code beyond the settings
+    name: str = ""  # in tables, for a class of the user; empty for the name of the class
 
 
 class Mixer(nn.Module, ABC):
     """Base class of sequence mixers: forward(x [B, L, D], key_mask) -> [B, L, D], L at most `shape.max_positions`.
 
     A mixer has no residual connection and no norm. Outputs at real positions do not depend on the finite numbers at
-    padded ones, and outputs there are finite; the model zeroes padded positions before the first mixer. A class defines
-    a `card` and `forward`; a base class of several mixers that has no card is declared with `abstract=True`. Optional
-    interfaces are the protocols below. Class attributes:
+    padded ones, and outputs there are finite. A class defines a `card` and `forward`; a base class without a card is
+    declared with `abstract=True`. Optional interfaces are the protocols below.
 
     Attributes:
         maskable: uses a key mask.
@@ -132,13 +103,9 @@ class Mixer(nn.Module, ABC):
 
     def __init_subclass__(cls, *, abstract: bool = False, **options: object) -> None:
         super().__init_subclass__(**options)
-        name = f"{cls.__module__}.{cls.__name__}"
         if not abstract and not isinstance(getattr_static(cls, "card", None), Card):
+            name = f"{cls.__module__}.{cls.__name__}"
             raise UserError(f"{name} has no card: add card = Card(...) to the class, with Card from lra.attention")
-        for flag in FLAGS:
-            value = getattr_static(cls, flag)
-            if not isinstance(value, bool | property):
-                raise UserError(f"{name}.{flag} = {value!r}: expected True or False")
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -160,10 +127,7 @@ class Mixer(nn.Module, ABC):
             packed: the layout of a packed batch, which `forward` gets padded.
 
         Returns:
-            [B, L or reads, D], or the rows [R, D] of a packed batch.
-
-        Raises:
-            UserError: `forward` returns another shape or type.
+            [B, L or reads, D], or the rows [R, D] of a packed batch. Raises UserError for another shape or type.
         """
         if packed is not None:
             mixed = self.mix(packed.pad(x), packed.mask, reads)
@@ -192,10 +156,7 @@ class Mixer(nn.Module, ABC):
         return self.shape.causal
 
     def redraw(self, seed: int, step: int) -> None:
-        """Draw random features every `redraw_every` training steps, as a function of (seed, step, layer).
-
-        The trainer calls it before every step; evaluation uses the last draw.
-        """
+        """Draw random features every `redraw_every` training steps, as a function of (seed, step, layer)."""
         if self.redraw_every is None:
             return
         number = step // self.redraw_every
@@ -256,15 +217,9 @@ class Attention(Mixer, abstract=True):
         return linear(x, weight, bias).view(len(x), len(projections), self.shape.heads, -1).unbind(1)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
-        """Compute `attend` of a packed batch, for classes with `packs`.
+        """Compute `attend` of a packed batch, for classes with `packs`; returns a tensor like q.
 
-        Args:
-            q: rows [R, H, Dh], or [B, H, Dh] of the first position of each document.
-            k: rows [R, H, Dh]; v likewise. They are finite where `packed.chunk_mask` is False.
-            packed: the layout.
-
-        Returns:
-            A tensor like q.
+        q is rows [R, H, Dh], or [B, H, Dh] of the first positions; k and v are rows, finite where padding is.
         """
         raise NotImplementedError
 
@@ -305,10 +260,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def check_output(source: str, output: object, shape: torch.Size, dtypes: tuple[torch.dtype, ...], axes: str) -> None:
-    """Raise UserError unless the output is a tensor of this shape and of one of the dtypes, if there are any.
-
-    A dimension of 1 would broadcast silently in the product or sum that follows.
-    """
+    """Raise UserError unless the output is a tensor of this shape and of one of the dtypes, if there are any."""
     if isinstance(output, Tensor) and output.shape == shape and (not dtypes or output.dtype in dtypes):
         return
     found = f"{list(output.shape)}, {output.dtype}" if isinstance(output, Tensor) else type(output).__name__

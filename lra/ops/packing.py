@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lra.ops.async_copy import is_asynchronous, to_device
-from lra.ops.precision import at_least_float32
+from lra.ops.device import at_least_float32, is_asynchronous, to_device
 
 CHUNK = 128  # rows; each document begins a chunk
 
@@ -73,7 +72,7 @@ class Packed:
         """[B, N] or [B, N, D] -> [R] or [R, D], with zeros from position N on."""
         more = -x.shape[1] % CHUNK
         x = pad(x, (0, more) if x.dim() == 2 else (0, 0, 0, more))
-        return take(x.unflatten(1, (-1, CHUNK)).flatten(0, 1).flatten(1), self.places).view(-1, *x.shape[2:])
+        return _Take.apply(x.unflatten(1, (-1, CHUNK)).flatten(0, 1).flatten(1), self.places).view(-1, *x.shape[2:])
 
     def firsts(self, x: Tensor) -> Tensor:
         """[R, D] -> [B, D], the first position of each document."""
@@ -108,11 +107,6 @@ def put(x: Tensor, places: Tensor, rows: int) -> Tensor:
     return x.new_zeros(rows, x.shape[1]).index_copy(0, places, x)
 
 
-def take(x: Tensor, places: Tensor) -> Tensor:
-    """Read rows [n, D] of x [rows, D] at distinct places."""
-    return _Take.apply(x, places)
-
-
 def sum_by_document(x: Tensor, one_hot: Tensor) -> Tensor:
     """Sum x [C, F] over the chunks of a document: a product, which needs no atomic additions."""
     if x.dtype == one_hot.dtype and is_asynchronous(x.device):
@@ -122,7 +116,7 @@ def sum_by_document(x: Tensor, one_hot: Tensor) -> Tensor:
 
 
 class _Take(torch.autograd.Function):
-    """`index_select` with a deterministic gradient: a copy instead of atomic additions."""
+    """`index_select` at distinct places, whose gradient is a copy instead of atomic additions."""
 
     @staticmethod
     def forward(ctx, x: Tensor, places: Tensor) -> Tensor:

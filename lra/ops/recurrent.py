@@ -14,9 +14,9 @@ from torch.nn.functional import gelu, rms_norm, silu, softplus
 
 from lra.core.errors import UserError
 from lra.ops.convolution import diagonal_scan
+from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
 from lra.ops.mixer import Mixer, Shape, merge_heads, project_in, project_out, without_padding
-from lra.ops.precision import at_least_float32, full_precision
 from lra.ops.scan import both_ways
 
 TWO_SIDED = (

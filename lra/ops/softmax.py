@@ -58,8 +58,6 @@ def weigh(
         q: [B, H, ..., n, d].
         k: [B, H, ..., m, d]; v likewise.
         mask: [B, H, ..., n, m], True where a query may attend to a key, with axes of 1 where it is the same.
-        scale: factor of the scores.
-        dropout: drops weights.
         columns: positions of the keys [..., m] for the noise; None: 0 to m - 1.
     """
     if not dropout.drops:

@@ -52,7 +52,7 @@ class System:
 
     def backend(self, device: str) -> dict[str, str]:
         """Return the backend for the record. Raises UserError if the one that is asked for cannot compute there."""
-        return {} if self.scan is None else {"backend": self.scan.told(device)}
+        return {} if self.scan is None else {"backend": self.scan.describe(device)}
 
 
 @dataclass(frozen=True, kw_only=True)

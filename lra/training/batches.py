@@ -14,7 +14,7 @@ from lra.config.settings import Precision
 from lra.core import streams
 from lra.data import Split
 from lra.model.model import Model
-from lra.ops.async_copy import is_asynchronous, to_device
+from lra.ops.device import is_asynchronous, to_device
 from lra.ops.packing import Packed
 from lra.training import distributed
 from lra.training.recipe import Recipe
@@ -63,13 +63,6 @@ def cuts(
     examples are sorted by length, and the batch is cut where that costs least; a micro-batch has at most the tokens of
     `size` examples of `max_len`, including padding unless the mixers are packed.
 
-    Args:
-        model: its device, width and kind of padding matter.
-        split: of the examples.
-        examples: [batch_size].
-        size: examples of a micro-batch.
-        precision: of the forward pass.
-
     Yields:
         (places [m] in the batch, length that documents are padded to)
     """
@@ -114,21 +107,13 @@ def partition_by_cost(lengths: np.ndarray, most: int, overhead: int) -> list[sli
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
-    """Examples of a batch on the host.
+    """Examples of a batch on the host."""
 
-    Args:
-        places: [m] in the batch.
-        tokens: [m P, length].
-        targets: [m] or [m, length].
-        scored: positions that are scored, see `Split.scored`.
-        lengths: tokens of each document [m P].
-    """
-
-    places: np.ndarray
-    tokens: np.ndarray
-    targets: np.ndarray
-    scored: np.ndarray | None
-    lengths: np.ndarray
+    places: np.ndarray  # [m] in the batch
+    tokens: np.ndarray  # [m P, length]
+    targets: np.ndarray  # [m] or [m, length]
+    scored: np.ndarray | None  # positions that are scored, see `Split.scored`
+    lengths: np.ndarray  # [m P] tokens of each document
 
     @property
     def real(self) -> int:

@@ -15,12 +15,12 @@ from lra.config.settings import Precision
 from lra.data import Split
 from lra.data.groups import Group
 from lra.model.model import Model
-from lra.ops.async_copy import is_asynchronous
+from lra.ops.device import is_asynchronous
 from lra.training import distributed
 from lra.training.batches import cuts, hits, predict, prefetch, read, summed_loss
 
 OnPart = Callable[[int, int], None]
-"""Called before each micro-batch with the number of examples that this rank has done, and of all its examples."""
+"""Called before each micro-batch with the numbers of examples done and of all, of this rank; it may raise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,16 +71,7 @@ def evaluate(
     keep: Predictions | None = None,
     on_part: OnPart = lambda *_: None,
 ) -> Score:
-    """Score every example of the split.
-
-    Args:
-        model: set to evaluation mode.
-        split: to score.
-        batch: examples of a micro-batch.
-        precision: of the forward pass.
-        keep: receives the predictions of a classification.
-        on_part: called before each micro-batch; it may raise.
-    """
+    """Score every example of the split, in micro-batches of `batch`; `keep` receives the predicted classes."""
     model.eval()
     everything = np.arange(len(split))
     cut = list(cuts(model, split, everything, batch, precision))
@@ -101,15 +92,9 @@ def evaluate(
         losses.append(summed_loss(logits, labels))
     if keep is not None:
         keep.meet()
-    correct, predictions, loss = distributed.all_reduce_sum(
-        sum(_fetched(right)), predictions, math.fsum(_fetched(losses))
-    )
+    correct, loss = (torch.stack(values).tolist() if values else [] for values in (right, losses))
+    correct, predictions, loss = distributed.all_reduce_sum(sum(correct), predictions, math.fsum(loss))
     return Score(correct=int(correct), examples=int(predictions), loss=loss / predictions)
-
-
-def _fetched(values: list[Tensor]) -> list[float]:
-    """Copy scalars from the device at once."""
-    return torch.stack(values).tolist() if values else []
 
 
 def packed(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:

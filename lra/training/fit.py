@@ -15,15 +15,14 @@ from torch import Tensor
 from lra.config.settings import Precision
 from lra.data import Split, Task
 from lra.model.model import Model
-from lra.ops.async_copy import is_asynchronous
+from lra.ops.device import is_asynchronous
 from lra.training.batches import MicroBatch, Tokens, batches, micro_batches, prefetch
 from lra.training.evaluate import OnPart, Score, evaluate
 from lra.training.recipe import Recipe
 from lra.training.update import Diverged, OnMicroBatch, Update, compile_blocks, compiles, make_optimizer, update
 
 OnStep = Callable[[int, float, Tokens], None]
-"""Called after each update with the number of updates, the last loss that was read, and the tokens of the updates read
-since the last call."""
+"""Called after each update with the number of updates, the last loss that was read, and the tokens read since then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +130,6 @@ def fit(
     """Train on from `training.step`, yielding a measurement every `eval_every` steps and after the last.
 
     Args:
-        training: is updated in place.
-        task: training and validation split.
-        recipe: training recipe.
-        seed: of the run.
-        precision: of forward and backward pass.
         on_step: called after each step and its measurement.
         on_part: called within evaluations.
         on_micro_batch: called within steps.
@@ -155,11 +149,11 @@ def fit(
         last = last_step()
         if step >= last:
             return
-        asked = update(
+        started = update(
             training.model, training.optimizer, split, examples, recipe, seed=seed, step=step, precision=precision,
             last=last, on_micro_batch=on_micro_batch, parts=parts,
         )  # fmt: skip
-        training.updates.append(asked)
+        training.updates.append(started)
         training.step = step + 1
         due = training.due(recipe, last)
         seen = training.look(0 if due or not training.losses else behind)

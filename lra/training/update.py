@@ -18,15 +18,13 @@ from lra.core.errors import UserError
 from lra.data import Split
 from lra.model.model import Model
 from lra.ops import dropout
-from lra.ops.async_copy import AsyncNumbers
+from lra.ops.device import AsyncNumbers
 from lra.training import distributed
 from lra.training.batches import MicroBatch, Tokens, micro_batches, predict, summed_loss
 from lra.training.recipe import Recipe
 
 OnMicroBatch = Callable[[int, int], None]
-"""Called before each micro-batch, with one rank only, with the numbers of done examples and of all of the step.
-
-It may raise: the step then starts again."""
+"""Called before each micro-batch, with one rank only, with the examples done and all of the step; it may raise."""
 
 
 class Diverged(Exception):
@@ -52,10 +50,9 @@ class Update:
 
 
 def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
-    """Create AdamW over the weights that are not frozen.
+    """Create AdamW over the weights that are not frozen, with a group for each weight decay and `factor` of the rate.
 
-    There is a group for each weight decay and each `factor` of the learning rate. A step changes nothing while
-    `found_inf`, a tensor on the device, is 1.
+    A step changes nothing while `found_inf`, a tensor on the device, is 1.
     """
     group_of = model.group_by_parameter(recipe.groups or ())
     groups: dict[tuple[float, float], list[torch.nn.Parameter]] = defaultdict(list)
@@ -63,16 +60,8 @@ def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
         if parameter.requires_grad:
             factor, decay = recipe.rate_factor_and_decay(name, group_of.get(name))
             groups[factor * recipe.depth_factor(name, len(model.blocks)), decay].append(parameter)
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": parameters, "factor": factor, "weight_decay": decay}
-            for (factor, decay), parameters in groups.items()
-        ],
-        lr=0.0,
-        betas=tuple(recipe.betas),
-        eps=recipe.eps,
-        fused=True,
-    )
+    options = [{"params": held, "factor": factor, "weight_decay": decay} for (factor, decay), held in groups.items()]
+    optimizer = torch.optim.AdamW(options, lr=0.0, betas=tuple(recipe.betas), eps=recipe.eps, fused=True)
     optimizer.found_inf = torch.zeros((), dtype=torch.float32, device=next(model.parameters()).device)
     return optimizer
 
@@ -93,10 +82,7 @@ def compile_blocks(model: Model) -> None:
         torch.compile(torch.neg)(next(model.parameters()).detach())
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"train.compile: torch.compile does not work here ({reason}); it needs a C++ compiler, and on an "
-            "accelerator Triton; or use train.compile=false"
-        ) from None
+        raise UserError(f"train.compile: no compiler for torch.compile ({reason}); use train.compile=false") from None
     for module in model.modules():
         if isinstance(module, dropout.Keyed):
             module.hashed = True
@@ -118,19 +104,11 @@ def update(
     on_micro_batch: OnMicroBatch = lambda *_: None,
     parts: Iterable[MicroBatch] | None = None,
 ) -> Update:
-    """Start one training step.
+    """Start one training step on examples [batch_size] of a split.
 
     Args:
-        model: its gradients are replaced.
         optimizer: of `make_optimizer`.
-        split: of the examples.
-        examples: [batch_size] of the step.
-        recipe: training recipe.
-        seed: of the run.
-        step: from 0 on.
-        precision: of forward and backward pass.
         last: see `Recipe.learning_rate`.
-        on_micro_batch: called before each micro-batch.
         parts: micro-batches, if they have been read already.
     """
     if not model.training:
@@ -167,18 +145,14 @@ def accumulate(
     on_micro_batch: OnMicroBatch = lambda *_: None,
     parts: Iterable[MicroBatch] | None = None,
 ) -> Tensor:
-    """Add the gradient of the mean loss over `examples` to the parameters.
+    """Add the gradient of the mean loss over `examples` to the parameters; return [loss, real tokens, computed tokens].
 
     It does not depend on `micro_batch` or on the number of ranks: the loss of a micro-batch is divided by the
     predictions of the batch, and dropout is keyed by document.
-
-    Returns:
-        [3]: the loss, real tokens, computed tokens.
     """
     device = model.every_parameter[0].device
     predictions = len(split.predictions(examples))
-    total, real, computed = torch.zeros((), dtype=torch.float64, device=device), 0, 0
-    done = 0
+    total, real, computed, done = torch.zeros((), dtype=torch.float64, device=device), 0, 0, 0
     for part in micro_batches(model, split, examples, micro_batch, precision) if parts is None else parts:
         if distributed.count() == 1:
             on_micro_batch(done, len(examples))
