@@ -61,14 +61,8 @@ def train_and_test(job: Job, task: Task, device: str, stop: StopFlag, loggers: L
     if pause := distributed.first_from_any_rank(stop.signalled()):
         raise pause
     trainer = Trainer(job, task, training, device)
-    try:
-        diverged = _trained(trainer, stop, loggers)
-        tested = {"test": {}} if diverged else _tested(trainer, began)
-    except torch.OutOfMemoryError as error:
-        raise RuntimeError(
-            f"the accelerator is out of memory with train.micro_batch={system.recipe.micro_batch} and train.eval_batch="
-            f"{system.recipe.eval_batch}; use smaller ones, with resume=inexact in the same folder"
-        ) from error
+    diverged = _trained(trainer, stop, loggers)
+    tested = {"test": {}} if diverged else _tested(trainer, began)
     results = {
         **trainer.summary(),
         "status": "diverged" if diverged else "finished",
