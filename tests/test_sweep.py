@@ -13,7 +13,7 @@ from forked import PLUGINS, SMOKE, Child, installed, left, without_figures
 from support import Commands, composed
 
 import lra
-from lra.cli import sweep, train
+from lra.cli import train
 from lra.config.settings import settings_of
 from lra.records import record
 from lra.records.names import CONFIG
@@ -171,21 +171,6 @@ def test_calls_from_several_threads_take_turns(cli: Commands, monkeypatch: pytes
     for thread in threads:
         thread.join()
     assert ended == ["finished"] * 2
-
-
-@pytest.mark.parametrize(
-    ("bad", "code"),
-    [
-        (set(), 0),
-        ({"refused"}, 2),
-        ({"refused", "failed"}, 1),
-        ({"no report"}, 1),
-        ({"failed", "paused"}, 75),
-        ({"running"}, 75),
-    ],
-)
-def test_exit_codes(bad: set[str], code: int) -> None:
-    assert sweep._exit_code(bad) == code
 
 
 def test_a_launcher_that_is_not_installed_is_named(cli: Commands) -> None:

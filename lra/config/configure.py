@@ -133,6 +133,8 @@ def build(
     """
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
         raise UserError(f"{where}: expected options with a _target_, got {node!r}")
+    if node.get("_partial_", True) is not True:
+        raise UserError(f"{where}._partial_={node['_partial_']}: expected true")
     name = f"{where}._target_={node['_target_']}"
     look_here_too()
     trusted = ["lra", *packages]
