@@ -200,6 +200,7 @@ def test_a_row_is_added_to_a_sweep_and_multiplies_nothing(cli: Commands) -> None
         (["also=3", "system=simple,longformer"], "also=3: "),
         (["also=simple", "seed=1,2"], "also=simple: "),
         (["also=fnt", "system=simple,longformer"], "attention=fnt: no such option; did you mean 'fnet'?"),
+        (["system=simple,transformer", "sweep.reference=Transfomer"], "expected a row of this sweep"),
         (["system=linear,transformer", "attention=fnet"], "add an attention to systems with also=..."),
     ],
 )
