@@ -186,7 +186,6 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
         ("attention.kernel=relu",),
         ("attention.features=3", "attention.redraw_every=2"),
     ],
-    "retention": [(), ("attention.gate=false",), ("attention.rotary=false",)],
     "extractor": [
         ("attention.lags=3", "attention.rank=null", "attention.groups=1"),
         ("attention.lags=3", "attention.rank=null", "attention.groups=3", "attention.adjust=false"),
