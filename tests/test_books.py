@@ -16,7 +16,7 @@ from lra.data.baselines import BIGRAM_WEIGHTS, bigram, unigram
 from lra.data.splits import LMWindows
 from lra.data.tokenise import load
 from lra.tasks import Split, Task
-from lra.tasks.books import Books, read_gutenberg
+from lra.tasks.books import Books
 
 BOOKS = 23
 CONTEXT, VOCABULARY = 11, 311
@@ -150,59 +150,6 @@ def test_groups_are_chosen(tmp_path: Path) -> None:
     assert "children" in task.name
 
 
-# ---------------------------------------------------------------- Project Gutenberg's files
-
-HEADER = "The Project Gutenberg eBook of X\r\n\r\nLicence\r\n\r\n"
-START, END = "*** START OF THE PROJECT GUTENBERG EBOOK X ***", "*** END OF THE PROJECT GUTENBERG EBOOK X ***"
-
-
-@pytest.mark.parametrize(
-    "start",
-    [
-        START,
-        "***START OF THE PROJECT GUTENBERG EBOOK X***",
-        "*** START OF THIS PROJECT GUTENBERG EBOOK A VERY LONG\r\nTITLE ***",
-    ],
-)
-def test_licences_are_stripped(tmp_path: Path, start: str) -> None:
-    path = tmp_path / "x.txt"
-    path.write_bytes(
-        f"\ufeff{HEADER}{start}\r\n\r\n\r\nOnce “upon”\r\n a time * * *\r\n\r\n\r\n{END}\r\nMore.".encode()
-    )
-    assert read_gutenberg(path).text == "Once “upon”\n a time * * *\n"
-
-
-def test_a_folder_of_files_is_read(tmp_path: Path) -> None:
-    folder = tmp_path / "data" / "gutenberg"
-    folder.mkdir(parents=True)
-    for number, book in enumerate(rows(5)):
-        (folder / f"{number}.txt").write_text(f"{HEADER}{START}\n{book['text']}{END}\n", encoding="utf-8")
-    task = books().build(place(tmp_path / "cache", tmp_path / "data"))
-    names = listing(task)
-    assert chosen(task) == [f"{number}.txt" for number in range(5)]
-    assert texts(task, "train") == [rows(5)[int(name[0])]["text"] for name in names["train"]]
-    assert task.name.startswith("books (5 books from gutenberg/, ")
-    with pytest.raises(UserError, match=r"task.groups=\['children'\]: .txt files belong to no group"):
-        books(groups=["children"]).build(place(tmp_path / "cache", tmp_path / "data"))
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"Once upon a time", r"x.txt: no line '\*\*\* START OF"),
-        (f"{START}\nOnce".encode(), r"x.txt: no line '\*\*\* END OF"),
-        (f"{START}\n \n\n{END}\n".encode(), "x.txt: an empty text"),
-        (f"{START}\nOnce\n".encode() + b"caf\xe9\n" + END.encode(), "x.txt: byte 0xe9 at column .*, expected UTF-8"),
-    ],
-)
-def test_other_text_files_are_refused(tmp_path: Path, data: bytes, message: str) -> None:
-    (tmp_path / "books").mkdir()
-    (tmp_path / "books" / "x.txt").write_bytes(data)
-    with pytest.raises(UserError, match=message):
-        books().build(place(tmp_path / "cache", tmp_path))
-    assert nothing_cached(tmp_path / "cache")
-
-
 # ---------------------------------------------------------------- refusals
 
 
@@ -212,14 +159,12 @@ def test_other_text_files_are_refused(tmp_path: Path, data: bytes, message: str)
         ({"text": " \n"}, "books.jsonl.xz:4: an empty text"),
         ({"text": "half \ud800"}, "books.jsonl.xz:4: text is not Unicode"),
         ({"year": 1900}, "books.jsonl.xz:4: field 'year' is 1900, expected str"),
-        ({"group": "child"}, "books.jsonl.xz:4: group 'child'; did you mean 'children'?"),
-        ({"path": "Writer 0/Book 0.md"}, "books.jsonl.xz:4: path 'Writer 0/Book 0.md' occurs in an earlier line"),
     ],
 )
 def test_a_bad_book_is_refused_and_nothing_is_cached(tmp_path: Path, change: dict, message: str) -> None:
     given = rows()
     given[3] |= change
-    with pytest.raises(UserError, match=message.replace("?", r"\?")):
+    with pytest.raises(UserError, match=message):
         built(tmp_path, given)
     assert nothing_cached(tmp_path / "cache")
 

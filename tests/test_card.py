@@ -7,8 +7,8 @@ import numpy as np
 from support import Commands, facts
 
 from lra.cli import prepare
+from lra.cli.prepare import card
 from lra.data.cache import Writer, prepared
-from lra.data.card import card
 from lra.tasks import Place, Task
 
 
@@ -33,9 +33,8 @@ def test_the_card_by_hand(tmp_path: Path) -> None:
     assert "- source: made up\n- licence: none\n- rows: train 3, test 1\n- baseline, coin: 50.00" in text
     assert "| train | 3 | 40 | 1 / 7 / 7 / 11 | 50.0 % |" in text
     assert "| 0: 33.3 %, 1: 66.7 % |" in text
-    assert "- train: 1 examples equal an earlier one" in text
-    assert "- train and test share 1 different examples" in text
-    assert "- train and val share 0 different examples" in text
+    assert "- test examples in train: 100.00 %" in text
+    assert "- examples in more than one split: 1\n- examples with more than one label: 1\n" in text
 
 
 def test_json_on_standard_output(cli: Commands) -> None:

@@ -105,7 +105,7 @@ def test_a_read_only_folder() -> None:
 # ---------------------------------------------------------------- signals
 
 PLACES = {
-    "in preparation": (cache, "verify", 1),
+    "in preparation": (cache, "sha256", 1),
     "in the final test": (lra.runs.execute, "evaluate", 1),
     "in training": (lra.training.fit, "update", 11),
 }

@@ -12,7 +12,7 @@ from lra.config import configure
 from lra.model.architecture import Architecture
 from lra.model.layers import FeedForward
 from lra.ops.dropout import Over, set_keys
-from lra.runs.operations import saved_tensors
+from lra.runs.describe import saved_tensors
 
 B, N, D, F = 3, 7, 5, 11
 OVERS = ["values", "channels"]

@@ -16,7 +16,6 @@ from support import built_under_one_name, composed, model_of, of_real_data, plac
 from lra.config import configure
 from lra.core.errors import UserError
 from lra.data.baselines import best_threshold, pair_cosine
-from lra.data.cache import verify
 from lra.data.groups import sampled
 from lra.data.tokenise import text_of
 from lra.tasks import Split, Task
@@ -90,7 +89,6 @@ def test_reads_the_bytes_of_the_files(tmp_path: Path, max_length: int = 29) -> N
         assert_reads(data, rows, max_length)
         assert len(data.offsets) - 1 == len({text[:max_length] for row in rows for text in row[1:]})
     assert (task.vocab_size, task.documents, task.classes, task.max_len) == (257, 2, 2, max_length)
-    verify(task.folder)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -115,7 +113,7 @@ def test_a_quote_does_not_merge_rows(tmp_path: Path) -> None:
         (b"1.0\ta\tb\ttext", "4 tab-separated fields, expected 5"),
         (b"2.0\ta\tb\tone\ttwo", "label '2.0', expected 0 or 1"),
         (b"\xff\ta\tb\tone\ttwo", r"label '\\xff', expected 0 or 1"),
-        (b"1.0\ta\tb\tone\t", "text2 is empty, expected a document"),
+        (b"1.0\ta\tb\tone\t", "an empty text, expected a document"),
     ],
 )
 def test_bad_rows_are_named_and_nothing_is_cached(tmp_path: Path, row: bytes, message: str) -> None:
@@ -136,14 +134,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert cached(tmp_path) == []
 
 
-def test_nul_bytes_and_pairs_of_one_text_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+def test_pairs_of_one_text_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     content = b"1\ta\tb\tone\0 text\tanother text\n0\ta\ta\tone text\tone text\n"
     task = matching(tmp_path, folder(tmp_path, dict.fromkeys(official(), content)))
     [line] = [line for line in capfd.readouterr().err.splitlines() if "doubtful" in line]
-    assert "3 examples are of a document and itself" in line
-    assert "2 different examples are in more than one split" in line
-    assert "3 texts with a NUL byte" in line
-    assert task.source["texts with a NUL byte"] == 3
+    assert "pairs of a document and itself: 3" in line
+    assert "examples in more than one split: 2" in line
     assert text_of(task.train.document(0, 0)) == b"one\0 text"
 
 
@@ -218,9 +214,6 @@ def test_acl_pairs_are_read_and_counted(tmp_path: Path) -> None:
     assert task.name == "acl_matching (3/2/2 examples, length 97)"
     assert task.train.labels.tolist() == [1, 0, 1]
     assert text_of(task.train.document(2, 1)) == "Paper 4 é".encode()
-    assert task.source["papers"] == {"train": 5, "val": 3, "test": 4}
-    assert task.source["papers in train and test"] == 4
-    assert task.source["pairs in two splits"] == 0
     assert set(task.source["sha256"]) == {"docs.jsonl.xz", *(f"pairs.{part}.tsv.xz" for part in ROWS)}
 
 
@@ -232,11 +225,8 @@ PAPER = {"id": "P0", "text": "Paper 0"}
     [
         (None, {"eval": ["1\tP0\tP9"]}, "pairs.eval.tsv.xz:1: paper 'P9' is not in docs.jsonl.xz"),
         (None, {"eval": ["1\tP0\tP2", "1\tP0"]}, "pairs.eval.tsv.xz:2: 2 tab-separated fields, expected 3"),
-        (None, {"test": ["0\tP1\tP3", "1\tP0\tP1"]}, "pairs.test.tsv.xz:2: the pair 'P0 P1' is in train, too"),
-        (None, {"test": ["1\tP2\tP0"]}, "pairs.test.tsv.xz:1: the pair 'P2 P0' is in val, too"),
         (None, {"test": []}, "acl_matching: the test split is empty"),
-        ([PAPER, PAPER], None, "docs.jsonl.xz:2: paper 'P0' occurs in an earlier line"),
-        ([PAPER, {"id": "P1", "text": ""}], None, "docs.jsonl.xz:2: the text of 'P1' is empty"),
+        ([PAPER, {"id": "P1", "text": ""}], None, "docs.jsonl.xz:2: an empty text"),
         ([PAPER, {"id": "P1", "text": "\ud800"}], None, "docs.jsonl.xz:2: text is not Unicode"),
         (None, {"eval": ["1\tP0\tP\0"]}, r"pairs.eval.tsv.xz:1: paper 'P\x00' is not in docs.jsonl.xz"),
     ],
@@ -261,8 +251,6 @@ def test_the_real_acl_pairs(tmp_path: Path, real_data: Path, limit: int | None) 
             rows = [line.rstrip("\n").split("\t") for line in file]
         drawn = [(label, papers[first], papers[second]) for label, first, second in sampled(rows, limit, split)]
         assert_reads(getattr(task, split), drawn, 4000)
-    assert task.source["papers"] == {"train": 4806, "val": 2818, "test": 2841}
-    assert task.source["papers in train and test"] == 2798
     if limit is None:
         assert task.digest == "703959cbaf8b3fe170713fee5f0a9c0e8160d735d2ccf042b1fc64f865f3c1a8"
         assert task.baselines["majority class"] == pytest.approx(100 * 3082 / 6120)

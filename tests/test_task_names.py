@@ -1,10 +1,8 @@
 """Names of tasks: the name before the data are read, that of the built task, and that of its cache are the same."""
 
-import io
 import json
 import lzma
 import random
-import tarfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,10 +12,9 @@ from support import built_under_one_name, place
 
 from lra.core.errors import UserError
 from lra.data import hub
-from lra.tasks import Place, TaskBuilder, image, text
+from lra.tasks import Place, TaskBuilder, ag_news, image, text
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.ag_news import AgNews
-from lra.tasks.ag_news import files as ag_news_files
 from lra.tasks.books import Books
 from lra.tasks.image import Image
 from lra.tasks.listops import ListOps, ListOpsFiles
@@ -51,18 +48,13 @@ def csv(count: int) -> bytes:
     return "".join(f'"{1 + row % 4}","title","{words(row)}"\n' for row in range(count)).encode()
 
 
-def packed(path: Path, members: dict[str, bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
+def news_files(folder: Path, train: int) -> None:
+    for split, count in (("train", train), ("test", 19)):
+        write(folder / "ag_news_csv" / f"{split}.csv", csv(count))
 
 
 def news_with_pieces(folder: Path) -> None:
-    for split, count in (("train", 41), ("test", 19)):
-        write(folder / "ag_news_csv" / f"{split}.csv", csv(count))
+    news_files(folder, 41)
     write(folder / "ag_news" / "vocab.txt", "\n".join(PIECES).encode())
 
 
@@ -94,12 +86,6 @@ def collection(folder: Path) -> None:
     write(folder / "childrens_books" / "books.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
-def gutenberg(folder: Path) -> None:
-    for n in range(7):
-        book = f"*** START OF X ***\n{words(n) * 9}\n*** END OF X ***\n"
-        write(folder / "gutenberg" / f"{n}.txt", book.encode())
-
-
 def copies(folder: Path) -> None:
     draw = random.Random(3)
     for split, count in (("train", 100), ("test", 20)):
@@ -127,9 +113,7 @@ EXAMPLES: list[Example] = [
     (
         "ag_news (1.2k train, 19 test, BPE 263, length 5+3)",
         lambda _: news(tokenizer="bpe"),
-        lambda folder: packed(
-            folder / "ag_news_csv.tgz", {"a/test.csv": csv(19), "a/readme.txt": b"", "a/train.csv": csv(1_163)}
-        ),
+        lambda folder: news_files(folder, 1_163),
     ),
     (
         "ag_news (41 train, 19 test, 6 word pieces, length 5+3)",
@@ -152,11 +136,6 @@ EXAMPLES: list[Example] = [
         lambda _: Books(context=3, vocabulary=263, groups=["young-adventure", "children"], limit=None),
         collection,
     ),
-    (
-        "books (7 books from gutenberg/, context 3, vocabulary 263, limit 5)",
-        lambda _: Books(context=3, vocabulary=263, groups=["young-adventure", "children"], limit=5),
-        gutenberg,
-    ),
     ("image (JPEG copies)", lambda _: Image(limit=None), copies),
     ("listops (files)", lambda folder: ListOpsFiles(folder=str(folder), max_length=7), listops_files),
     (
@@ -171,9 +150,9 @@ EXAMPLES: list[Example] = [
 
 @pytest.fixture(autouse=True)
 def small_publications(monkeypatch: pytest.MonkeyPatch) -> None:
-    """13 reviews of each class are all of IMDb, and 120 images all of CIFAR-10."""
-    monkeypatch.setattr(text, "ROWS_PER_CLASS", 13)
-    monkeypatch.setattr(image, "BATCH_ROWS", 20)
+    """26 reviews are all of IMDb in each split, and 120 images all of CIFAR-10."""
+    monkeypatch.setattr(text, "ROWS", {"train": 26, "test": 26})
+    monkeypatch.setattr(image, "ROWS", {"train": 100, "test": 20})
 
 
 @pytest.mark.parametrize(("name", "make", "write"), EXAMPLES, ids=[name for name, *_ in EXAMPLES])
@@ -203,15 +182,15 @@ def test_the_hub_has_the_published_data_or_is_refused(tmp_path: Path, monkeypatc
         return [{"label": row % 2, "text": words(row)} for row in range(26)]
 
     monkeypatch.setattr(hub, "rows", rows)
-    for split in ag_news_files.ROWS:
-        monkeypatch.setitem(ag_news_files.ROWS, split, 26)
+    for split in ag_news.ROWS:
+        monkeypatch.setitem(ag_news.ROWS, split, 26)
     for builder in (imdb(), news(tokenizer="bpe")):
         assert "examples" not in built_under_one_name(builder, place(tmp_path / type(builder).__name__)).name
-    monkeypatch.setitem(ag_news_files.ROWS, "test", 29)
+    monkeypatch.setitem(ag_news.ROWS, "test", 29)
     with pytest.raises(UserError, match="fancyzhx/ag_news: 26 items in test, expected 29"):
         news(tokenizer="bpe").build(place(tmp_path / "other"))
-    monkeypatch.setattr(text, "ROWS_PER_CLASS", 17)
-    with pytest.raises(UserError, match="stanfordnlp/imdb: 13 reviews of class neg in train, expected 17"):
+    monkeypatch.setattr(text, "ROWS", {"train": 29, "test": 26})
+    with pytest.raises(UserError, match="stanfordnlp/imdb: 26 reviews in train, expected 29"):
         imdb().build(place(tmp_path / "other"))
 
 

@@ -1,10 +1,8 @@
 """Text: every source gives the same bytes, plain readings of the raw files agree, and bad input is named by line."""
 
 import functools
-import io
 import json
 import lzma
-import tarfile
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +27,7 @@ def reviews(monkeypatch: pytest.MonkeyPatch) -> Reviews:
 
     The official data have no more of them here.
     """
-    monkeypatch.setattr(text, "ROWS_PER_CLASS", 13)
+    monkeypatch.setattr(text, "ROWS", {"train": 26, "test": 26})
     words = {0: "awful <br /><br />", 1: "splendid, très"}
     splits: Reviews = {}
     for split in ("train", "test"):
@@ -44,24 +42,6 @@ def reviews(monkeypatch: pytest.MonkeyPatch) -> Reviews:
 
 def imdb(**changes: Any) -> Text:
     return Text(**{"max_length": 37, "validation": "test", "limit": None, **changes})
-
-
-def as_archive(folder: Path, reviews: Reviews, first: bytes | None = None) -> Path:
-    """The original archive; `first` replaces the first review."""
-    folder.mkdir(parents=True, exist_ok=True)
-    seen: Counter[tuple[str, int]] = Counter()
-    members = [("aclImdb/README", b"a note"), ("aclImdb/train/unsup/0_0.txt", b"no label")]
-    for split, rows in reviews.items():
-        for label, review in rows:
-            data, first = first or review.encode(), None
-            members.append((f"aclImdb/{split}/{('neg', 'pos')[label]}/{seen[split, label]}_7.txt", data))
-            seen[split, label] += 1
-    with tarfile.open(folder / "aclImdb_v1.tar.gz", "w:gz") as archive:
-        for name, data in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return folder / "aclImdb_v1.tar.gz"
 
 
 def as_json_lines(folder: Path, reviews: Reviews, end: str = "") -> None:
@@ -98,7 +78,7 @@ def test_every_source_of_the_same_data_has_the_same_digest(
         return [{"text": review, "label": label} for label, review in reviews[split]]
 
     tasks = []
-    for write in (as_archive, as_json_lines, as_compressed_json_lines):
+    for write in (as_json_lines, as_compressed_json_lines):
         write(tmp_path / write.__name__, reviews)
         tasks.append(imdb().build(place(tmp_path / f"cache {write.__name__}", tmp_path / write.__name__)))
     monkeypatch.setattr(hub, "rows", from_hub)
@@ -108,13 +88,6 @@ def test_every_source_of_the_same_data_has_the_same_digest(
     assert stored(tasks[0].test) == expected(reviews["test"], 37)
     assert tasks[0].validates_on_test
     assert tasks[-1].source["from"] == "the hub: stanfordnlp/imdb"
-
-
-def test_bytes_that_are_no_text_are_kept(tmp_path: Path, reviews: Reviews) -> None:
-    as_archive(tmp_path, reviews, b"\x00\xff\xfe\x80 cut")
-    task = imdb(max_length=5).build(place(tmp_path / "cache", tmp_path))
-    assert [1, 256, 255, 129, 33] in [ids for ids, _ in stored(task.train)]
-    assert task.source["texts with a NUL byte"] == 1
 
 
 def test_a_prepared_task_is_not_read_again(tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,18 +162,6 @@ def refused(tmp_path: Path, message: str) -> None:
     assert not list(tmp_path.rglob("manifest.json"))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_truncated_archive_is_refused(tmp_path: Path, reviews: Reviews, share: float) -> None:
-    path = as_archive(tmp_path / "data", reviews, np.random.default_rng(1).bytes(3_000))
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    refused(tmp_path, r"aclImdb_v1.tar.gz: not readable")
-
-
-def test_a_class_without_reviews_is_named(tmp_path: Path, reviews: Reviews) -> None:
-    as_archive(tmp_path / "data", {**reviews, "test": [row for row in reviews["test"] if row[0]]})
-    refused(tmp_path, r"aclImdb.*: 0 reviews of class neg in test, expected 13; take the official")
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -224,7 +185,7 @@ def test_missing_data_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "data").mkdir()
     monkeypatch.setenv("HF_HUB_OFFLINE", str(int(offline)))
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-    refused(tmp_path, rf"stanfordnlp/imdb .*\(84 MB\): not in {tmp_path / 'data'}, .* Put there: aclImdb_v1.tar.gz")
+    refused(tmp_path, rf"stanfordnlp/imdb .*\(84 MB\): not in {tmp_path / 'data'}, .* Put there: imdb/train.jsonl")
 
 
 # ---------------------------------------------------------------- the real reviews

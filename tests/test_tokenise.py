@@ -101,13 +101,13 @@ def test_word_pieces_are_the_longest_from_the_left(tmp_path: Path) -> None:
     tokenizer = word_piece(pieces_file(tmp_path, PIECES), lower_case=False)
     text = "the cats cat cata unbelievable unbelievables b ab ca The . ca [ a ]"
     expected = [PIECES.index(piece) for word in text.split() for piece in greedy(word, PIECES)]
-    assert encode(tokenizer, [text])[0].tolist() == expected
+    assert next(encode(tokenizer, [text])).tolist() == expected
     assert PIECES.index("[UNK]") in expected
 
 
 def test_word_pieces_may_ignore_case(tmp_path: Path) -> None:
     path = pieces_file(tmp_path, PIECES)
-    kept, lowered = (encode(word_piece(path, lower_case=lower), ["The"])[0].tolist() for lower in (False, True))
+    kept, lowered = (next(encode(word_piece(path, lower_case=lower), ["The"])).tolist() for lower in (False, True))
     assert (kept, lowered) == ([1], [2])
 
 

@@ -1,5 +1,7 @@
 """A page for each task: question, an example if it can be generated, options, prepared data with baselines."""
 
+import io
+import math
 from base64 import b64encode
 from collections.abc import Iterator
 from html import escape
@@ -9,11 +11,11 @@ from typing import Any
 import numpy as np
 import option_tables
 from omegaconf import OmegaConf
+from PIL import Image, ImageDraw
 
 from lra.config import configure
 from lra.config.compose import compose, options
 from lra.core.errors import UserError
-from lra.data.pictures import sheet
 from lra.data.probes import BLOCK, Draws, Probe
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
 from lra.tasks import TaskBuilder, no_op_progress
@@ -27,6 +29,7 @@ DATA = "results/data.md"
 SHORT = {"min_length": 10, "max_length": 40, "max_depth": 4, "max_args": 5}
 SAMPLE = "A fine film."
 PICTURES, LARGEST = 9, 32  # pixels of a side; larger ones take too long to draw here
+SHORTEST, CAPTION, GAP = 96, 14, 4  # pixels of a picture's side on a sheet at least, of its label, and between two
 QUESTIONS = {
     "classify": "One of {classes} classes for each example.",
     "next_token": "The next token at every position, one of {classes}.",
@@ -112,9 +115,32 @@ def _of_probe(probe: Probe) -> list[str]:
 def _of_pictures(builder: Pathfinder) -> list[str]:
     """Return the first training pictures."""
     images = block(0, builder.seed, builder.design)
-    png = sheet(images.pixels[:PICTURES].reshape(PICTURES, -1), images.labels[:PICTURES])
+    png = _sheet(images.pixels[:PICTURES].reshape(PICTURES, -1), images.labels[:PICTURES])
     says = "The first pictures of train, with their labels"
     return [f"{says}:\n", f"![{says}](data:image/png;base64,{b64encode(png).decode()})"]
+
+
+def _sheet(grey: np.ndarray, labels: np.ndarray) -> bytes:
+    """Draw square pictures with their labels on one sheet, as a PNG.
+
+    Args:
+        grey: grey values [n, pixels].
+        labels: [n].
+    """
+    number = len(grey)
+    side = math.isqrt(grey.shape[1])
+    scale = math.ceil(SHORTEST / side)
+    columns = math.ceil(math.sqrt(number))
+    width, height = side * scale + GAP, side * scale + CAPTION + GAP
+    canvas = Image.new("L", (columns * width + GAP, math.ceil(number / columns) * height + GAP), 255)
+    for place, (picture, label) in enumerate(zip(grey.reshape(number, side, side), labels, strict=True)):
+        x, y = GAP + place % columns * width, GAP + place // columns * height
+        ImageDraw.Draw(canvas).text((x, y), f"label {label}", fill=0)
+        large = Image.fromarray(picture).resize((side * scale, side * scale), Image.Resampling.NEAREST)
+        canvas.paste(large, (x, y + CAPTION))
+    png = io.BytesIO()
+    canvas.save(png, "PNG", optimize=True)
+    return png.getvalue()
 
 
 def _strip(words: Any) -> str:

@@ -2,21 +2,19 @@
 
 import json
 import time
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
+import numpy as np
 from omegaconf import DictConfig
 from pydantic import PositiveInt
 
 from lra.cli.command import command
 from lra.config import configure
 from lra.core.console import Preparation, say
-from lra.core.files import write_atomic
-from lra.data import Place, TaskBuilder
-from lra.data.cache import verify
-from lra.data.card import card, summary
+from lra.data import Place, Split, Task, TaskBuilder
+from lra.data.cache import SPLITS
+from lra.data.splits import LMWindows, PositionLabels, contradictions, seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +27,6 @@ class PrepareSettings:
     workers: PositiveInt | None
     packages: list[str]
     json: bool
-    show: PositiveInt | None
-    verify: bool
 
 
 def job(cfg: DictConfig) -> None:
@@ -41,20 +37,62 @@ def job(cfg: DictConfig) -> None:
     builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)().at(Place.of(settings))
     started = time.monotonic()
     with Preparation(builder.facts.name) as progress:
-        task = builder.build(replace(Place.of(settings, progress), verify=settings.verify))
+        task = builder.build(Place.of(settings, progress))
     seconds = time.monotonic() - started
-    if settings.verify:
-        verify(task.folder)
-        say("verified: the SHA-256 of every file of the cache and of the available raw data")
-    if settings.show is not None:
-        path = Path(f"{HydraConfig.get().runtime.choices['task']}.png")
-        write_atomic(path, builder.show(task, settings.show))
-        say(f"wrote {path}")
     if settings.json:
-        print(json.dumps(summary(task, seconds), indent=1))
+        print(json.dumps(_summary(task, seconds), indent=1))
     else:
         print(card(task))
         say(f"ready in {seconds:.1f} s: {task.folder}")
+
+
+def _summary(task: Task, seconds: float) -> dict[str, Any]:
+    return {
+        "task": task.name,
+        "task_version": task.version,
+        "source": task.source,
+        "rows": {split: len(getattr(task, split)) for split in SPLITS},
+        "digest": task.digest,
+        "cache": str(task.folder),
+        "seconds": round(seconds, 3),
+        "baselines": task.baselines,
+        "test_in_train": seen(task.train, task.test),
+    }
+
+
+def card(task: Task) -> str:
+    """Return the facts of a prepared task as Markdown: origin, baselines, sizes, doubtful examples."""
+    facts = task.source if isinstance(task.source, dict) else {"from": task.source}
+    splits = {name: getattr(task, name) for name in SPLITS if not (name == "val" and task.validates_on_test)}
+    lines = [f"## {task.name}", "", f"Version {task.version}, digest `{task.digest}`.", ""]
+    lines += [f"- {'source' if key == 'from' else key}: {_flat(value)}" for key, value in facts.items()]
+    lines += [f"- baseline, {name}: {value:.2f}" for name, value in task.baselines.items()]
+    lines += ["- validation is the test split"] if task.validates_on_test else []
+    lines += ["", "| split | rows | tokens | length: min / median / mean / max | at the limit | classes |"]
+    lines += ["|---|---:|---:|---:|---:|---|"]
+    lines += [_row(task, name, split) for name, split in splits.items()]
+    lines += ["", f"- test examples in train: {seen(task.train, task.test):.2f} %"]
+    lines += [f"- {what}: {number:,}" for what, number in contradictions(splits).items()]
+    return "\n".join([*lines, ""])
+
+
+def _flat(value: Any) -> str:
+    return ", ".join(f"{key} {_flat(item)}" for key, item in value.items()) if isinstance(value, dict) else str(value)
+
+
+def _row(task: Task, name: str, split: Split) -> str:
+    lengths = np.diff(split.offsets)[split.index]
+    full = f"{100 * np.mean(lengths >= task.max_len):.1f} %"
+    spread = f"{lengths.min()} / {np.median(lengths):.0f} / {lengths.mean():.0f} / {lengths.max()}"
+    if isinstance(split, LMWindows):
+        full, shares = "", f"{len(split.index)} documents in one stream"
+    elif isinstance(split, PositionLabels):
+        shares = f"{len(split.labels):,} answers, {len(np.unique(split.labels)):,} different"
+    else:
+        counts = np.bincount(split.labels, minlength=task.classes)
+        shares = ", ".join(f"{label}: {100 * count / len(split):.1f} %" for label, count in enumerate(counts))
+    cells = [name, f"{len(split):,}", f"{int(lengths.sum()):,}", spread, full, shares]
+    return f"| {' | '.join(cells)} |"
 
 
 main = command("prepare", job)

@@ -183,14 +183,12 @@ class Place:
         data_dir: folder of raw data, or None.
         workers: processes.
         progress: called with (rows done, rows in all).
-        verify: read raw data again instead of using stored digests.
     """
 
     cache: Path
     data_dir: Path | None
     workers: int
     progress: Progress
-    verify: bool = False
 
     @classmethod
     def of(cls, settings: Any, progress: Progress = no_op_progress) -> "Place":
@@ -265,10 +263,6 @@ class TaskBuilder(ABC):
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
         """Return token ids as a prepared task stores them, given those of the raw data; the same unless they differ."""
         return ids
-
-    def show(self, task: Task, number: int) -> bytes:
-        """Return a PNG of the first `number` training examples, for tasks with pictures."""
-        raise UserError(f"show={number}: {task.name} has no pictures; the card describes it")
 
 
 def titled(name: str, notes: dict[str, bool]) -> str:

@@ -11,12 +11,33 @@ from lra.data.splits import LMWindows
 from lra.data.tokenise import text_of
 
 COSINE_PAIRS = 5_000
+PICTURES = 1_000  # that are read at once
 BIGRAM_WEIGHTS = np.arange(1, 20) / 20
 
 
 def majority(train: Split, test: Split) -> float:
     """Return the accuracy of the most frequent class of train."""
     return float(100 * np.mean(test.labels == np.bincount(train.labels).argmax()))
+
+
+def nearest_centroid(train: Split, test: Split) -> float:
+    """Return the accuracy of the class with the nearest mean picture; all pictures have one size."""
+    pixels = int(train.lengths(np.array([0]))[0, 0])
+    classes, counts = np.unique(train.labels, return_counts=True)
+    sums = np.zeros((len(classes), pixels))
+    for rows in _blocks(len(train), PICTURES):
+        sums += (train.labels[rows] == classes[:, None]).astype(np.float64) @ train.pad(rows, pixels)
+    means = sums / counts[:, None]
+    correct = 0
+    for rows in _blocks(len(test), PICTURES):
+        distances = (means**2).sum(axis=1) - test.pad(rows, pixels) @ (2 * means.T)
+        correct += int((classes[distances.argmin(axis=1)] == test.labels[rows]).sum())
+    return 100 * correct / len(test)
+
+
+def _blocks(n: int, size: int) -> list[np.ndarray]:
+    """Indices of n examples, `size` at a time."""
+    return [np.arange(start, min(start + size, n)) for start in range(0, n, size)]
 
 
 def bag_of_words(train: Iterable[str], train_labels: np.ndarray, test: Iterable[str], test_labels: np.ndarray) -> float:
@@ -65,8 +86,7 @@ class Overlap:
 
     def __call__(self, split: Split, examples: np.ndarray) -> np.ndarray:
         """Return the similarities of these examples [n]."""
-        blocks = range(0, len(examples), COSINE_PAIRS)
-        return np.concatenate([self._cosines(split, examples[start : start + COSINE_PAIRS]) for start in blocks])
+        return np.concatenate([self._cosines(split, examples[rows]) for rows in _blocks(len(examples), COSINE_PAIRS)])
 
     def _cosines(self, split: Split, examples: np.ndarray) -> np.ndarray:
         from sklearn.preprocessing import normalize

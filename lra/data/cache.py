@@ -4,9 +4,13 @@ A prepared task is a folder of flat little-endian arrays and a `manifest.json` w
 which are compared whenever the task is opened. The folder is named after a hash of its identity.
 """
 
+import hashlib
+import os
 import shutil
-from collections.abc import Callable
-from contextlib import nullcontext
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +22,20 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
 from lra.core.paths import __version__
-from lra.data import Place, Split, Task, TaskSpec, inputs
+from lra.data import Place, Split, Task, TaskSpec
 from lra.data.splits import LMWindows, Pictures, PositionLabels, contradictions
-from lra.data.writer import ARRAY, Writer
 
 LAYOUT = 3  # of arrays and manifest; part of the folder's name
 MANIFEST = "manifest.json"
+ARRAY = ".bin"  # the end of a file's name
 SPLITS = ("train", "val", "test")
 MAX_CLASSES = 2**16  # also of tokens: 16 bits are stored
 LOCK_TIMEOUT_SECONDS = 3600
 
-NUL = "texts with a NUL byte"  # a key of the source, with their number
-
 Splits = dict[str, Split]
 Identity = dict[str, Any]
 
-Make = Callable[[dict[str, Writer], Path], Any]
+Make = Callable[[dict[str, "Writer"], Path], Any]
 """Fills the writers, may add files (a tokenizer) to the staging folder, and returns the source for the record."""
 
 
@@ -84,7 +86,7 @@ def prepared(
 
 def _is_current(folder: Path) -> bool:
     """Return True if a task is prepared and the files that a user's task read are as they were."""
-    return (folder / MANIFEST).exists() and inputs.changed(_manifest(folder).get("inputs", {})) is None
+    return (folder / MANIFEST).exists() and _changed(_manifest(folder).get("inputs", {})) is None
 
 
 def described(place: Place, identity: Identity) -> Any:
@@ -115,7 +117,7 @@ def _build(
     splits = ("train", "test") if validates_on_test else SPLITS
     writers = {split: Writer(staging, split, facts) for split in splits}
     try:
-        with inputs.recorded(folder.parent.parent) if "code" in identity else nullcontext({}) as read:
+        with _recorded(folder.parent.parent) if "code" in identity else nullcontext({}) as read:
             source = make(writers, staging)
         files = {path.name: sha256(path) for path in sorted(staging.iterdir()) if path.suffix != ARRAY}
         arrays: dict[str, Any] = {}
@@ -138,24 +140,22 @@ def _build(
         }
         write_json(staging / MANIFEST, manifest)
         staging.rename(folder)
-        _say_doubts(task, {**doubts, NUL: source.get(NUL, 0) if isinstance(source, dict) else 0})
+        if any(doubts.values()):
+            listed = ", ".join(f"{what}: {number:,}" for what, number in doubts.items() if number)
+            say(f"{task}: doubtful data are kept: {listed}")
     finally:
         for writer in writers.values():
             writer.discard()
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _say_doubts(task: str, counts: dict[str, int]) -> None:
-    """Report doubtful examples of freshly prepared data in one line."""
-    doubts = [f"{number:,} {what}" for what, number in counts.items() if number]
-    if doubts:
-        say(f"{task}: doubtful data are kept: {', '.join(doubts)}")
-
-
 def _opened(folder: Path, facts: TaskSpec) -> Task:
-    """Map a prepared task into memory."""
-    verify(folder)
+    """Map a prepared task into memory, and compare every file with the SHA-256 in its manifest."""
     manifest = _manifest(folder)
+    expected = {f"{name}{ARRAY}": entry["sha256"] for name, entry in manifest["arrays"].items()} | manifest["files"]
+    for name, sha in expected.items():
+        if (actual := sha256(folder / name)) != sha:
+            raise UserError(f"{folder / name}: SHA-256 {actual}, expected {sha}; delete {folder}")
     return Task(
         **vars(facts),
         **_splits(folder, manifest["arrays"], facts),
@@ -164,20 +164,6 @@ def _opened(folder: Path, facts: TaskSpec) -> Task:
         folder=folder,
         source=manifest["source"],
     )
-
-
-def verify(folder: Path) -> None:
-    """Compare every file of a prepared task with the SHA-256 in its manifest.
-
-    Raises:
-        UserError: a file is missing or differs.
-    """
-    manifest = _manifest(folder)
-    expected = {f"{name}{ARRAY}": entry["sha256"] for name, entry in manifest["arrays"].items()} | manifest["files"]
-    for name, sha in expected.items():
-        actual = sha256(folder / name)
-        if actual != sha:
-            raise UserError(f"{folder / name}: SHA-256 {actual}, expected {sha}; delete {folder}")
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
@@ -205,3 +191,157 @@ def _split(name: str, arrays: dict[str, np.ndarray], facts: TaskSpec) -> Split:
     if facts.objective in ("positions", "reconstruct"):
         return PositionLabels(**arrays)
     return Pictures(**arrays) if facts.pictures else Split(**arrays)
+
+
+class Writer:
+    """Writer of the arrays of one split; memory holds offsets, labels and a digest per document.
+
+    A document that occurs again in the split is stored once and referenced. Methods raise UserError for tokens, labels
+    and lengths outside of the task's facts.
+    """
+
+    def __init__(self, folder: Path, split: str, facts: TaskSpec) -> None:
+        self.split = split
+        self._folder, self._facts = folder, facts
+        self._dtype = np.dtype("u1" if facts.pictures or facts.vocab_size <= 256 else "<u2")
+        shift = Pictures.shift if facts.pictures else 0
+        self._shortest = facts.max_len if facts.fixed_length else 0
+        self._tokens = (1 - shift if facts.objective != "next_token" else 0, facts.vocab_size - 1 - shift)
+        self._file = open(folder / f"{split}.tokens{ARRAY}", "wb")  # noqa: SIM115
+        self._sha = hashlib.sha256()
+        self._offsets, self._index, self._labels = array("q", [0]), array("i"), array("H")
+        self._ends, self._places = array("q", [0]), array("i")  # of the answers, where examples have several
+        self._known = array("i")  # of the examples besides, where they were made here
+        self._seen: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def add(self, label: int, *documents: np.ndarray) -> None:
+        """Write one example: its label and its documents' token ids."""
+        if self._facts.objective == "classify":
+            self._check_within("label", np.array([label]), 0, self._facts.classes - 1)
+        for document in documents:
+            data = self._bytes(document, [len(document)])
+            name = hashlib.blake2b(data, digest_size=16).digest()
+            row = self._seen.setdefault(name, len(self._seen))
+            if row == len(self._offsets) - 1:
+                self._append(data, [len(document)])
+            self._index.append(row)
+        self._labels.append(label)
+
+    def extend(
+        self, tokens: np.ndarray, lengths: np.ndarray, labels: np.ndarray, attributes: np.ndarray | None = None
+    ) -> None:
+        """Write many examples of one document each, without looking for duplicates.
+
+        Args:
+            tokens: of all documents, one after the other.
+            lengths: [n].
+            labels: [n].
+            attributes: [n, p], or None.
+        """
+        self._check_within("label", labels, 0, self._facts.classes - 1)
+        first = len(self._offsets) - 1
+        self._append(self._bytes(tokens, lengths), lengths)
+        self._index.extend(range(first, first + len(labels)))
+        self._labels.extend(labels.tolist())
+        if attributes is not None:
+            self._known.frombytes(attributes.astype(np.int32).tobytes())
+
+    def mark(self, tokens: np.ndarray, answers: np.ndarray) -> None:
+        """Write examples of one document and one length each.
+
+        Args:
+            tokens: [n, L].
+            answers: [n, L]; negative where there is none.
+        """
+        rows, places = np.nonzero(answers >= 0)
+        self._check_within("answer", answers, -1, self._facts.classes - 1)
+        self._index.extend(range(len(self._index), len(self._index) + len(tokens)))
+        lengths = np.full(len(tokens), tokens.shape[1])
+        self._append(self._bytes(tokens, lengths), lengths)
+        self._labels.frombytes(answers[rows, places].astype(np.uint16).tobytes())
+        self._places.frombytes(places.astype(np.int32).tobytes())
+        self._ends.extend((self._ends[-1] + np.cumsum(np.bincount(rows, minlength=len(tokens)))).tolist())
+
+    def _bytes(self, tokens: np.ndarray, lengths: Any) -> bytes:
+        """Check tokens, and return them as they are stored."""
+        self._check_within("token", tokens, *self._tokens)
+        if self._facts.objective != "next_token":
+            self._check_within("length", lengths, self._shortest, self._facts.max_len)
+        return np.ascontiguousarray(tokens, dtype=self._dtype).tobytes()
+
+    def _check_within(self, what: str, values: Any, least: int, most: int) -> None:
+        values = np.asarray(values)
+        if values.size and not least <= values.min() <= values.max() <= most:
+            other = values[(values < least) | (values > most)][0]
+            raise UserError(
+                f"{self._facts.name}: {self.split} has the {what} {other}, expected {least} to {most} by the task's "
+                f"facts (vocab_size={self._facts.vocab_size}, classes={self._facts.classes}, "
+                f"max_len={self._facts.max_len})"
+            )
+
+    def _append(self, data: bytes, lengths: Any) -> None:
+        self._file.write(data)
+        self._sha.update(data)
+        self._offsets.extend((self._offsets[-1] + np.cumsum(lengths)).tolist())
+
+    def discard(self) -> None:
+        """Close the file without finishing it; a no-op after `close`."""
+        with suppress(OSError):  # what is still to be written does not fit, or is not wanted
+            self._file.close()
+
+    def close(self) -> dict[str, dict[str, Any]]:
+        """Finish the files, and return their entries for the manifest."""
+        self._file.close()
+        tokens = {"dtype": self._dtype.str, "size": self._offsets[-1], "sha256": self._sha.hexdigest()}
+        arrays = {"offsets": ("<i8", self._offsets), "index": ("<i4", self._index), "labels": ("<u2", self._labels)}
+        entries = {f"{self.split}.tokens": tokens}
+        if self._places:
+            arrays |= {"ends": ("<i8", self._ends), "places": ("<i4", self._places)}
+        if self._known:
+            arrays |= {"known": ("<i4", self._known)}
+        for name, (dtype, values) in arrays.items():
+            data = np.asarray(values).astype(dtype).tobytes()
+            (self._folder / f"{self.split}.{name}{ARRAY}").write_bytes(data)
+            sha = hashlib.sha256(data).hexdigest()
+            entries[f"{self.split}.{name}"] = {"dtype": dtype, "size": len(values), "sha256": sha}
+        return entries
+
+
+# ---------------------------------------------------------------- files that a user's task reads
+
+_listeners: list[set[str]] = []  # of the preparations under way
+
+
+def _listen(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _listeners and isinstance(arguments[0], str):
+        _listeners[-1].add(os.path.abspath(arguments[0]))
+
+
+@contextmanager
+def _recorded(apart: Path) -> Iterator[dict[str, str]]:
+    """Fill a dictionary with the SHA-256 of each file that this process opens inside, by absolute path.
+
+    Python's own files, modules and files below `apart` (the cache folder) are left out. Files opened by other processes
+    or by libraries without Python's `open` are not recorded.
+    """
+    if not hasattr(_listen, "installed"):  # a hook stays until the process ends
+        sys.addaudithook(_listen)
+        _listen.installed = True  # type: ignore[attr-defined]
+    inputs: dict[str, str] = {}
+    _listeners.append(set())
+    try:
+        yield inputs
+    finally:
+        paths = [Path(name) for name in sorted(_listeners.pop())]
+    elsewhere = (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev", apart.absolute())
+    for path in paths:
+        if path.is_file() and path.suffix not in (".py", ".pyc") and not any(map(path.is_relative_to, elsewhere)):
+            inputs[str(path)] = sha256(path)
+
+
+def _changed(inputs: dict[str, str]) -> str | None:
+    """Return the first file whose content is no longer the recorded one; a file that is gone has not changed."""
+    return next((name for name, sha in inputs.items() if Path(name).is_file() and sha256(Path(name)) != sha), None)

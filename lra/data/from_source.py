@@ -12,7 +12,6 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from functools import partial
 from itertools import islice
 from multiprocessing import get_all_start_methods, get_context, get_start_method, set_start_method
 from pathlib import Path
@@ -24,8 +23,7 @@ from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
 from lra.core.paths import expanded
 from lra.data import Place, Task, TaskBuilder, TaskSpec, hub, readers
-from lra.data.cache import SPLITS, Identity, Splits, described, prepared
-from lra.data.writer import Writer
+from lra.data.cache import SPLITS, Identity, Splits, Writer, described, prepared
 
 GENERATED = "generated"  # name of a source that needs no raw data
 STORED = "raw"  # folder of stored digests and counts, beside those of the tasks
@@ -53,13 +51,12 @@ class Source:
     content: Callable[[], Content] = dict
 
     def sha256(self, place: Place) -> dict[str, str]:
-        """Return the SHA-256 of each file by its name, or by its path below the folder that they share."""
-
-        def compute() -> dict[str, str]:
-            above = os.path.commonpath([path.absolute().parent for path in self.files])
-            return {os.path.relpath(path, above): sha256(path) for path in self.files}
-
-        return stored(place, self.files, "sha256", compute) if self.files else {}
+        """Return the SHA-256 of each file by its path below the folder that they share."""
+        if not self.files:
+            return {}
+        above = os.path.commonpath([path.absolute().parent for path in self.files])
+        names = [os.path.relpath(path, above) for path in self.files]
+        return stored(place, self.files, "sha256", lambda: dict(zip(names, map(sha256, self.files), strict=True)))
 
 
 def stored(place: Place, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:
@@ -70,7 +67,7 @@ def stored(place: Place, files: list[Path], what: str, compute: Callable[[], Any
         raise UserError(f"{error.filename}: {error.strerror}") from None
     state = {name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in status.items()}
     memo = place.cache / STORED / f"{digest([what, state])[:16]}.json"
-    if memo.exists() and not place.verify:
+    if memo.exists():
         return read_json(memo)
     value = compute()
     with suppress(UserError):  # a cache folder that is read-only
@@ -78,9 +75,9 @@ def stored(place: Place, files: list[Path], what: str, compute: Callable[[], Any
     return value
 
 
-def counted(place: Place, path: Path, count: Callable[[Path], Any], what: str = "rows") -> Any:
-    """Return the JSON value `count(path)`, stored under the name `what` until the file changes."""
-    return stored(place, [path], what, partial(count, path))
+def counted(place: Place, path: Path, count: Callable[[Path], int]) -> int:
+    """Return the number of rows of a file by `count`, stored until the file changes."""
+    return stored(place, [path], "rows", lambda: count(path))
 
 
 def of_splits(
@@ -253,7 +250,7 @@ class Generated(FromSource):
 
     def find(self, place: Place) -> Source:
         """Return the generator as a source."""
-        return Source(name=GENERATED, read=partial(self.generated, place))
+        return Source(name=GENERATED, read=lambda: self.generated(place))
 
 
 def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> Iterator[Any]:

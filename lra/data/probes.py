@@ -17,11 +17,10 @@ from lra.core import streams
 from lra.core.errors import UserError
 from lra.data import Place, TaskSpec, titled
 from lra.data.baselines import majority
-from lra.data.cache import SPLITS, Splits
+from lra.data.cache import SPLITS, Splits, Writer
 from lra.data.from_source import Content, Generated, Source
 from lra.data.groups import Group, by_size
 from lra.data.splits import PositionLabels
-from lra.data.writer import Writer
 
 VERSION = 1
 BLOCK = 1_024  # examples
@@ -114,22 +113,16 @@ class Probe(Generated):
 
     def generated(self, place: Place) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """Yield blocks of examples: the split, tokens and answers."""
-        done, total = 0, sum(self.sizes.values())
         for number, (split, size) in enumerate(self.sizes.items()):
             for start in range(0, size, BLOCK):
                 tokens, answers = self.draw(Draws(self.seed, number, start // BLOCK), BLOCK, train=split == "train")
                 rows = min(BLOCK, size - start)
                 yield split, tokens[:rows], answers[:rows]
-                done += rows
-                place.progress(done, total)
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         for split, tokens, answers in source.read():
             writers[split].mark(tokens, answers)
-        return {
-            "scored": "positions with an answer, all examples together",
-            "splits": "each from a stream of its own; examples that are equal are counted below",
-        }
+        return {"scored": "positions with an answer, all examples together"}
 
     def baselines(self, splits: Splits) -> dict[str, float]:
         """Return test accuracies (percent) of the most frequent answer and of `tricks`."""

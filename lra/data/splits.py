@@ -4,8 +4,8 @@ Legend: n examples, m predictions.
 """
 
 import hashlib
+from collections import defaultdict
 from dataclasses import dataclass
-from itertools import combinations
 from typing import ClassVar
 
 import numpy as np
@@ -112,36 +112,18 @@ class Pictures(Split):
 
 def contradictions(splits: dict[str, Split]) -> dict[str, int]:
     """Count different examples in two splits or with two labels, and pairs of a document with itself."""
-    examples = {name: _examples(split) for name, split in splits.items()}
-    labels: dict[bytes, set[int]] = {}
+    names: dict[bytes, set[str]] = defaultdict(set)
+    labels: dict[bytes, set[int]] = defaultdict(set)
     for name, split in splits.items():
-        for example, label in zip(examples[name], split.verdicts(), strict=True):
-            labels.setdefault(example, set()).add(label)
-    kinds = [set(members) for members in examples.values()]
-    shared = set().union(*(first & other for first, other in combinations(kinds, 2)))
-    counts = {
-        "different examples are in more than one split": len(shared),
-        "different examples have more than one label": sum(len(members) > 1 for members in labels.values()),
+        for example, label in zip(_examples(split), split.verdicts(), strict=True):
+            names[example].add(name)
+            labels[example].add(label)
+    pairs = [split.index.reshape(-1, split.documents) for split in splits.values() if split.documents > 1]
+    return {
+        "examples in more than one split": sum(len(found) > 1 for found in names.values()),
+        "examples with more than one label": sum(len(found) > 1 for found in labels.values()),
+        "pairs of a document and itself": sum(int((np.ptp(rows, axis=1) == 0).sum()) for rows in pairs),
     }
-    places = {name: split.documents for name, split in splits.items()}
-    if max(places.values()) > 1:
-        same = [np.ptp(split.index.reshape(-1, places[name]), axis=1) == 0 for name, split in splits.items()]
-        counts["examples are of a document and itself"] = int(np.concatenate(same).sum())
-    return counts
-
-
-def repeats(splits: dict[str, Split]) -> list[str]:
-    """Describe how many examples of each split equal an earlier one, and how many two splits share."""
-    names = {name: _examples(split) for name, split in splits.items()}
-    lines = [
-        f"{name}: {len(examples) - len(set(examples)):,} examples equal an earlier one"
-        for name, examples in names.items()
-    ]
-    lines += [
-        f"{first} and {other} share {len(set(names[first]) & set(names[other])):,} different examples"
-        for first, other in combinations(names, 2)
-    ]
-    return lines
 
 
 def seen(train: Split, test: Split) -> float:

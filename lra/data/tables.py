@@ -1,4 +1,4 @@
-"""Labelled texts or token ids in CSV, TSV, JSON, Parquet, Arrow and NumPy files, row by row.
+"""Labelled texts or token ids in CSV, TSV, JSON, Parquet and Arrow files, row by row.
 
 Column names are matched without regard to case. Labels of a `datasets.ClassLabel` column are read under their names.
 """
@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from lra.core.errors import UserError
 from lra.data import readers
 
 TEXT_KINDS = (".csv", ".tsv", ".jsonl", ".json")  # also compressed
-KINDS = (*TEXT_KINDS, ".parquet", ".arrow", ".npz")
+KINDS = (*TEXT_KINDS, ".parquet", ".arrow")
 ENDS = {kind: kind for kind in KINDS} | {f"{kind}{packed}": kind for kind in TEXT_KINDS for packed in (".xz", ".gz")}
 TEXT2 = "text2"
 MAX_LABELS = 1_000
@@ -139,16 +138,20 @@ def _column(row: dict[str, Any], name: str) -> str | None:
     """Name of a column in the row: the same, else the only one that differs in case alone."""
     if name in row:
         return name
-    matches = [column for column in row if column.strip().casefold() == name.casefold()]
+    matches = [column for column in row if _same(column, name)]
     return matches[0] if len(matches) == 1 else None
+
+
+def _same(column: str, name: str) -> bool:
+    """True if two names differ in case and outer blanks alone."""
+    return column.strip().casefold() == name.strip().casefold()
 
 
 def _value(where: str, row: dict[str, Any], name: str) -> Any:
     column = _column(row, name)
     if column is None:
-        raise UserError(
-            f"{where}: no column {name!r}, found {', '.join(row)}; task.text=NAME and task.label=NAME name columns"
-        )
+        found = ", ".join(map(str.strip, row))
+        raise UserError(f"{where}: no column {name!r}, found {found}; task.text=NAME and task.label=NAME name columns")
     return row[column]
 
 
@@ -190,56 +193,33 @@ def _label(where: str, value: Any) -> str:
 def _rows(path: Path, columns: Columns) -> Iterator[Row]:
     """Yield the rows of a file under the names in it."""
     kind = parts_of(path)[1]
-    try:
-        with readers.named_errors(str(path)):
-            if kind in (".csv", ".tsv"):
-                yield from _csv_rows(path, "," if kind == ".csv" else "\t", columns.header)
-            elif kind in (".json", ".jsonl"):
-                yield from readers.json_rows(path)
-            elif kind in (".parquet", ".arrow"):
-                yield from _arrow_rows(path, kind)
-            elif kind == ".npz":
-                arrays = {name: array.tolist() for name, array in np.load(path, allow_pickle=False).items()}
-                for number, row in enumerate(zip(*arrays.values(), strict=True), start=1):
-                    yield f"{path}: row {number}", dict(zip(arrays, row, strict=True))
-            else:
-                raise UserError(f"{path}: expected a file that ends in {', '.join(ENDS)}")
-    except (ValueError, TypeError, AttributeError, BadZipFile) as error:
-        raise UserError(f"{path}: not readable as {kind}: {error}") from None
+    if kind in (".csv", ".tsv"):
+        return _csv_rows(path, "," if kind == ".csv" else "\t", columns.header)
+    if kind in (".json", ".jsonl"):
+        return readers.json_rows(path)
+    if kind:
+        return _arrow_rows(path, kind)
+    raise UserError(f"{path}: expected a file that ends in {', '.join(ENDS)}")
 
 
 def _csv_rows(path: Path, delimiter: str, header: tuple[str, ...] | None) -> Iterator[Row]:
     """Yield the rows of a CSV or TSV file, whose first row is the header unless there is one given."""
     csv.field_size_limit(sys.maxsize)
-    reader = csv.reader(_text_lines(path), delimiter=delimiter, strict=True)
-    names = None if header is None else _distinct("task.columns", [*header])
-    first = 1  # line of the row, whose quoted cells may have line ends
-    try:
-        for cells in reader:
-            where, first = f"{path}:{first}", reader.line_num + 1
-            folded = [cell.strip().casefold() for cell in cells]
-            if names is None:
-                names = _distinct(where, [cell.strip() for cell in cells])
-            elif header is not None and folded == [name.casefold() for name in header]:
-                raise UserError(f"{where}: a header; task.columns is for files without one, leave it null")
-            elif cells and len(cells) != len(names):
-                raise UserError(f"{where}: {len(cells)} columns, expected {len(names)}: {', '.join(names)}")
-            elif cells:
-                yield where, dict(zip(names, cells, strict=True))
-    except csv.Error as error:
-        raise UserError(f"{path}:{first}: not CSV: {error}") from None
-
-
-def _text_lines(path: Path) -> Iterator[str]:
-    """Lines without the byte-order mark that some programs write first."""
-    for number, (where, line) in enumerate(readers.lines(path)):
-        yield readers.decoded(where, line).removeprefix("" if number else "\ufeff") + "\n"
-
-
-def _distinct(where: str, names: list[str]) -> list[str]:
-    if len(set(names)) < len(names):
-        raise UserError(f"{where}: two columns have one name: {', '.join(names)}")
-    return names
+    with readers.opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, header, delimiter=delimiter, strict=True)
+        try:
+            names = [name.strip() for name in reader.fieldnames or ()]
+            if len(set(names)) < len(names):
+                raise UserError(f"{path}: two columns have one name: {', '.join(names)}")
+            for row in reader:
+                where = f"{path}:{reader.line_num}"
+                if None in row or None in row.values():
+                    raise UserError(f"{where}: expected {len(names)} columns: {', '.join(names)}")
+                if header is not None and all(_same(*cell) for cell in row.items()):
+                    raise UserError(f"{where}: a header; task.columns is for files without one, leave it null")
+                yield where, row
+        except csv.Error as error:
+            raise UserError(f"{path}:{reader.line_num + 1}: not CSV: {error}") from None
 
 
 def _arrow_rows(path: Path, kind: str) -> Iterator[Row]:
@@ -248,21 +228,23 @@ def _arrow_rows(path: Path, kind: str) -> Iterator[Row]:
     import pyarrow.parquet as pq
 
     try:
-        with open(path, "rb") as file:
+        with readers.opened(path) as file:
             table = pq.ParquetFile(file) if kind == ".parquet" else pa.ipc.open_stream(file)
             schema = table.schema_arrow if kind == ".parquet" else table.schema
             info = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {})
-            features = [(name, kind) for name, kind in info.get("features", {}).items() if isinstance(kind, dict)]
-            names = {name: kind["names"] for name, kind in features if kind.get("_type") == "ClassLabel"}
+            names = {
+                name: feature["names"]
+                for name, feature in info.get("features", {}).items()
+                if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+            }
             batches = table.iter_batches() if kind == ".parquet" else table
             rows = (row for batch in batches for row in batch.to_pylist())
             for number, row in enumerate(rows, start=1):
+                where = f"{path}: row {number}"
                 for column, known in names.items():
                     if row[column] not in range(len(known)):
-                        raise UserError(
-                            f"{path}: row {number}: {column} is {row[column]}, expected 0 to {len(known) - 1}"
-                        )
+                        raise UserError(f"{where}: {column} is {row[column]}, expected 0 to {len(known) - 1}")
                     row[column] = known[row[column]]
-                yield f"{path}: row {number}", row
+                yield where, row
     except pa.ArrowException as error:
         raise UserError(f"{path}: not readable: {str(error).splitlines()[0]}") from None

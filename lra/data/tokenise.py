@@ -1,7 +1,7 @@
 """Tokenisation. Id 0 is padding; bytes are 1 to 256."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +19,7 @@ BpeVocabulary = Annotated[int, Field(ge=BYTE_VOCABULARY, le=MAX_VOCABULARY)]
 """Number of tokens of a byte-level BPE: padding, every byte, and merges."""
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
+BATCH = 1_000  # texts that are encoded at once
 TOKENIZER = "tokenizer.json"  # beside the cache of a task that has one
 
 
@@ -101,6 +102,8 @@ def load(path: Path) -> "Tokenizer":
         raise UserError(f"{path}: not a tokenizer: {error}; delete {path.parent} and prepare again") from None
 
 
-def encode(tokenizer: "Tokenizer", texts: list[str]) -> list[np.ndarray]:
-    """Return the token ids of each text, without special tokens."""
-    return [np.array(item.ids, dtype=np.uint16) for item in tokenizer.encode_batch(texts, add_special_tokens=False)]
+def encode(tokenizer: "Tokenizer", texts: list[str]) -> Iterator[np.ndarray]:
+    """Yield the token ids of each text, without special tokens."""
+    for start in range(0, len(texts), BATCH):
+        for item in tokenizer.encode_batch(texts[start : start + BATCH], add_special_tokens=False):
+            yield np.array(item.ids, dtype=np.uint16)

@@ -1,7 +1,6 @@
 """Image: CIFAR-10 in grey, read pixel by pixel, row after row; 1,024 tokens, 10 classes.
 
-Long Range Arena trains on the first nine tenths in the order of its loader, which differs from that of the archive, so
-its validation split holds other images than ours.
+Long Range Arena trains on the first nine tenths in the order of its loader, so its validation split holds other images.
 
 Source:
     Data: Krizhevsky 2009, 50,000 images for training and 10,000 for test. Task: Long Range Arena (Tay et al. 2021).
@@ -16,27 +15,22 @@ from pydantic import PositiveInt
 
 from lra.core.errors import UserError
 from lra.data import hub, readers
-from lra.data.baselines import majority
-from lra.data.cache import Splits
-from lra.data.from_source import Content, FromSource, Source, first, together
+from lra.data.baselines import majority, nearest_centroid
+from lra.data.cache import Splits, Writer
+from lra.data.from_source import Content, FromSource, Source, together
 from lra.data.groups import held_out, limited
-from lra.data.pictures import picture_baselines, sheet
 from lra.data.tokenise import BYTE_VOCABULARY
-from lra.data.writer import Writer
-from lra.tasks import Place, Progress, Task, TaskSpec, titled
+from lra.tasks import Place, TaskSpec, titled
 
 VERSION = 2  # 1 had no baseline but the majority class; its pictures are the same
 PIXELS = 1_024
 CLASSES = 10
-BATCH_ROWS = 10_000  # of one official file: five of train, one of test
-BATCHES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+ROWS = {"train": 50_000, "test": 10_000}
 
-BINARY, COPIES, HUB = "cifar-10-binary.tar.gz", "cifar10_gray", "uoft-cs/cifar10"
+COPIES, HUB = "cifar10_gray", "uoft-cs/cifar10"
 SIZE = "162 MB"
 LICENCE = "none stated; cite Krizhevsky 2009"
-COPIES_FILES = tuple(
-    f"{COPIES}/{split}.{kind}" for split in ("train", "test") for kind in ("images.u8.xz", "labels.u8")
-)
+COPIES_FILES = tuple(f"{COPIES}/{split}.{kind}" for split in ROWS for kind in ("images.u8.xz", "labels.u8"))
 COPIES_NOTE = "lossy JPEG copies, order not the original"
 
 Images = tuple[np.ndarray, np.ndarray]
@@ -66,9 +60,7 @@ class Image(FromSource):
         )
 
     def find(self, place: Place) -> Source:
-        """Return the first of: the official binary archive, the folder of grey copies, the hub."""
-        if binary := first(place, BINARY, f"cifar10/{BINARY}"):
-            return Source(name=BINARY, files=[binary], read=lambda: _read_binary(binary))
+        """Return the folder of grey copies, or else the hub."""
         if files := together(place, COPIES_FILES):
             return Source(
                 name=COPIES, files=files, read=lambda: _read_copies(files), content=lambda: {"note": COPIES_NOTE}
@@ -77,25 +69,14 @@ class Image(FromSource):
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         content = source.content()
-        for split, images in _splits(source.read(), copies="note" in content).items():
-            self._write(writers[split], *images, place.progress)
+        for split, (pixels, labels) in _splits(source.read(), copies="note" in content).items():
+            for row in limited(len(labels), self.limit, split):
+                writers[split].add(int(labels[row]), pixels[row].astype(np.uint16) + 1)
         return {"licence": LICENCE, **content}
 
-    def _write(self, writer: Writer, pixels: np.ndarray, labels: np.ndarray, progress: Progress) -> None:
-        rows = limited(len(labels), self.limit, writer.split)
-        for number, row in enumerate(rows, start=1):
-            writer.add(int(labels[row]), pixels[row].astype(np.uint16) + 1)
-            if number % 1000 == 0:
-                progress(number, len(rows))
-
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Return test accuracies (percent) of the majority class and of `picture_baselines`."""
         train, test = splits["train"], splits["test"]
-        return {"majority class": majority(train, test)} | picture_baselines(train, test)
-
-    def show(self, task: Task, number: int) -> bytes:
-        rows = np.arange(min(number, len(task.train)))
-        return sheet(task.train.pad(rows, PIXELS).astype(np.uint8) - 1, task.train.labels[rows])
+        return {"majority class": majority(train, test), "nearest centroid": nearest_centroid(train, test)}
 
 
 def _splits(read: dict[str, Images], *, copies: bool) -> dict[str, Images]:
@@ -112,56 +93,35 @@ def grey(rgb: np.ndarray) -> np.ndarray:
     uses. Integer arithmetic gives the same bytes on every machine.
 
     Args:
-        rgb: channels [..., 3, n] uint8.
+        rgb: channels [..., 3] uint8.
 
     Returns:
-        Grey values [..., n] uint8.
+        Grey values [...] uint8.
     """
-    red, green, blue = (rgb[..., channel, :].astype(np.uint32) for channel in range(3))
+    red, green, blue = (rgb[..., channel].astype(np.uint32) for channel in range(3))
     return ((2989 * red + 5870 * green + 1140 * blue) * 511 // 5_100_000).astype(np.uint8)
-
-
-def _read_binary(path: Path) -> dict[str, Images]:
-    """Read records of a label and the red, green and blue pixels, row after row."""
-    batches = []
-    for name, data in zip(BATCHES, readers.named_members(path, *BATCHES), strict=True):
-        records = _sized(f"{path}: {name}", data, BATCH_ROWS * (1 + 3 * PIXELS)).reshape(BATCH_ROWS, 1 + 3 * PIXELS)
-        labels = _checked(records[:, 0].copy(), f"{path}: {name}")
-        batches.append((grey(records[:, 1:].reshape(BATCH_ROWS, 3, PIXELS)), labels))
-    pixels, labels = zip(*batches[:-1], strict=True)
-    return {"train": (np.concatenate(pixels), np.concatenate(labels)), "test": batches[-1]}
 
 
 def _read_copies(files: list[Path]) -> dict[str, Images]:
     read = {}
-    for split, rows, images, labels in (("train", 5 * BATCH_ROWS, *files[:2]), ("test", BATCH_ROWS, *files[2:])):
-        pixels = _sized(str(images), readers.contents(images), rows * PIXELS).reshape(rows, PIXELS)
-        read[split] = pixels, _checked(_sized(str(labels), readers.contents(labels), rows), str(labels))
+    for (split, rows), images, labels in zip(ROWS.items(), files[::2], files[1::2], strict=True):
+        read[split] = _sized(images, rows * PIXELS).reshape(rows, PIXELS), _sized(labels, rows)
     return read
 
 
-def _sized(where: str, data: bytes, size: int) -> np.ndarray:
+def _sized(path: Path, size: int) -> np.ndarray:
+    data = readers.contents(path)
     if len(data) != size:
-        raise UserError(f"{where}: {len(data):,} bytes, expected {size:,}")
+        raise UserError(f"{path}: {len(data):,} bytes, expected {size:,}")
     return np.frombuffer(data, dtype=np.uint8)
-
-
-def _checked(labels: np.ndarray, where: str) -> np.ndarray:
-    bad = np.flatnonzero(labels >= CLASSES)
-    if len(bad):
-        raise UserError(f"{where}: image {bad[0] + 1}: label {labels[bad[0]]}, expected 0 to {CLASSES - 1}")
-    return labels
 
 
 def _read_hub(place: Place) -> dict[str, Images]:
     read = {}
-    for split, rows in (("train", 5 * BATCH_ROWS), ("test", BATCH_ROWS)):
-        data = hub.rows(place, HUB, split=split, size=SIZE, wants=BINARY)
+    for split, rows in ROWS.items():
+        data = hub.rows(place, HUB, split=split, size=SIZE, wants=f"the folder {COPIES}")
         if len(data) != rows:
             raise UserError(f"{HUB}: {len(data):,} images in {split}, expected {rows:,}")
-        pixels, labels = np.empty((rows, PIXELS), dtype=np.uint8), np.empty(rows, dtype=np.uint8)
-        for row, example in enumerate(data):
-            channels = np.asarray(example["img"]).reshape(PIXELS, 3).T
-            pixels[row], labels[row] = grey(channels), example["label"]
-        read[split] = pixels, _checked(labels, f"{HUB}: {split}")
+        pixels = np.stack([grey(np.asarray(example["img"])).ravel() for example in data])
+        read[split] = pixels, np.array([example["label"] for example in data], dtype=np.uint8)
     return read

@@ -4,8 +4,7 @@ Source:
     Data: the ACL Anthology Network (Radev et al. 2013). Task: Long Range Arena (Tay et al. 2021).
 """
 
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,16 +15,15 @@ from pydantic import PositiveInt
 from lra.core.errors import UserError
 from lra.data import readers
 from lra.data.baselines import Overlap, majority, pair_cosine
-from lra.data.cache import NUL, SPLITS, Splits
+from lra.data.cache import SPLITS, Splits, Writer
 from lra.data.from_source import Content, FromSource, Source, missing_source, of_splits, together
 from lra.data.groups import Group, by_size, sampled
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
-from lra.data.writer import Writer
 from lra.tasks import Place, Split, TaskSpec, titled
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
-LABELS = {b"0": 0, b"1": 1, b"0.0": 0, b"1.0": 1}
+LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
 FILE_SPLITS = ("train", "eval", "test")  # SPLITS in the names of files
 
 Pair = tuple[int, bytes, bytes]
@@ -44,13 +42,10 @@ class Pairs(FromSource):
     """
 
     rows: ClassVar[tuple[int, int, int]]  # of train, val and test, where the data are complete
+    licence: ClassVar[str]
 
     max_length: PositiveInt
     limit: PositiveInt | None
-
-    @abstractmethod
-    def origin(self, source: Source) -> dict[str, Any]:
-        """Return facts of the data for the record besides names, digests and rows of the files."""
 
     def facts_of(self, content: Content) -> TaskSpec:
         complete = dict(zip(SPLITS, self.rows, strict=True))
@@ -70,23 +65,11 @@ class Pairs(FromSource):
         )
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
-        rows = dict.fromkeys(SPLITS, 0)
-        nul = 0
-
-        def encoded(split: str, pairs: Iterable[Pair]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-            nonlocal nul
-            for label, left, right in pairs:
-                rows[split] += 1
-                nul += (b"\0" in left) + (b"\0" in right)
-                done = sum(rows.values())
-                if done % 1000 == 0:
-                    place.progress(done, max(done, sum(self.rows)))
-                yield label, byte_ids(left, self.max_length), byte_ids(right, self.max_length)
-
         for split, pairs in source.read():
-            for example in sampled(encoded(split, pairs), self.limit, split):
+            encoded = ((label, *(byte_ids(text, self.max_length) for text in texts)) for label, *texts in pairs)
+            for example in sampled(encoded, self.limit, split):
                 writers[split].add(*example)
-        return {"rows": rows, NUL: nul, **self.origin(source)}
+        return {**source.content(), "licence": self.licence}
 
     def baselines(self, splits: Splits) -> dict[str, float]:
         """Return test accuracies (percent) of the majority class and of the cosine of the two documents."""
@@ -111,6 +94,7 @@ class Matching(Pairs):
 
     name = "matching"
     rows = (147_086, 18_090, 17_437)
+    licence = "none stated in the archive; papers of the ACL Anthology Network, cite Radev et al. 2013"
 
     FOLDERS = ("tsv_data", "lra_release/tsv_data", "lra_release/lra_release/tsv_data")
 
@@ -131,20 +115,16 @@ class Matching(Pairs):
             place,
             files["train"].name,
             files,
-            lambda: ((split, _rows(readers.lines(path))) for split, path in files.items()),
+            lambda: ((split, _pairs_of(path)) for split, path in files.items()),
         )
 
-    def origin(self, source: Source) -> dict[str, Any]:
-        return {"licence": "none stated in the archive; papers of the ACL Anthology Network, cite Radev et al. 2013"}
 
-
-def _rows(lines: Iterable[tuple[str, bytes]]) -> Iterator[Pair]:
-    for where, line in lines:
+def _pairs_of(path: Path) -> Iterator[Pair]:
+    for where, line in readers.lines(path):
         label, _, _, *texts = fields_of(where, line, 5)
-        for number, text in enumerate(texts, start=1):
-            if not text:
-                raise UserError(f"{where}: text{number} is empty, expected a document")
-        yield label_of(where, label), texts[0], texts[1]
+        if not all(texts):
+            raise UserError(f"{where}: an empty text, expected a document")
+        yield label_of(where, label.decode(errors="backslashreplace")), texts[0], texts[1]
 
 
 def fields_of(where: str, line: bytes, count: int) -> list[bytes]:
@@ -155,9 +135,8 @@ def fields_of(where: str, line: bytes, count: int) -> list[bytes]:
     return fields
 
 
-def label_of(where: str, label: bytes) -> int:
+def label_of(where: str, label: str) -> int:
     """Parse a label 0 or 1, also written as 0.0 or 1.0; raise UserError for any other."""
     if label not in LABELS:
-        shown = label[:40].decode("utf-8", errors="backslashreplace")
-        raise UserError(f"{where}: label {shown!r}, expected 0 or 1")
+        raise UserError(f"{where}: label {label!r:.80}, expected 0 or 1")
     return LABELS[label]

@@ -4,11 +4,8 @@ Source:
     Data: Maas et al. 2011, 25,000 reviews for training and 25,000 for test. Task: Long Range Arena (Tay et al. 2021).
 """
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import compress, product
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,29 +15,24 @@ from pydantic import PositiveInt
 from lra.core.errors import UserError
 from lra.data import hub, readers
 from lra.data.baselines import bag_of_words, majority, texts_of
-from lra.data.cache import NUL, Splits
-from lra.data.from_source import Content, FromSource, Source, first, of_splits, together
+from lra.data.cache import Splits, Writer
+from lra.data.from_source import Content, FromSource, Source, of_splits, together
 from lra.data.groups import held_out, limited
 from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
-from lra.data.writer import Writer
-from lra.tasks import Place, Progress, TaskSpec, titled
+from lra.tasks import Place, TaskSpec, titled
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
-ROWS_PER_CLASS = 12_500  # in train and in test
+ROWS = {"train": 25_000, "test": 25_000}
 
-ARCHIVE, HUB = "aclImdb_v1.tar.gz", "stanfordnlp/imdb"
+HUB = "stanfordnlp/imdb"
 SIZE = "84 MB"
-WANTS = f"{ARCHIVE}, or imdb/train.jsonl[.xz] and imdb/test.jsonl[.xz] with the fields label, text"
+WANTS = "imdb/train.jsonl[.xz] and imdb/test.jsonl[.xz] with the fields label, text"
 LICENCE = "none stated; a research data set, cite Maas et al. 2011"
-MEMBER = re.compile(r"(?:\./)?aclImdb/(train|test)/(neg|pos)/[^/]+\.txt")
 CLASSES = ("neg", "pos")
-READ_SPLITS = ("train", "test")
 
-Review = tuple[str, str, int, bytes]
-"""Split, place in the source for messages, label, and text."""
 Examples = list[tuple[bytes, int]]
-"""Texts and labels of a split."""
+"""Texts and labels of a split, sorted by their bytes."""
 
 
 @dataclass(kw_only=True)
@@ -65,10 +57,9 @@ class Text(FromSource):
         return self.validation == "test"
 
     def facts_of(self, content: Content) -> TaskSpec:
-        complete = dict.fromkeys(READ_SPLITS, len(CLASSES) * ROWS_PER_CLASS)
-        rows = content.get("rows", complete)
+        rows = content.get("rows", ROWS)
         notes = {
-            f"{rows['train']}/{rows['test']} examples": rows != complete,
+            f"{rows['train']}/{rows['test']} examples": rows != ROWS,
             f"length {self.max_length}": self.max_length != PUBLISHED_LENGTH,
             f"limit {self.limit}": self.limit is not None,
         }
@@ -81,27 +72,21 @@ class Text(FromSource):
         )
 
     def find(self, place: Place) -> Source:
-        """Return the first of: the original archive, JSON-lines files, the hub."""
-        if archive := first(place, ARCHIVE, f"imdb/{ARCHIVE}"):
-            return Source(name=ARCHIVE, files=[archive], read=lambda: _complete(str(archive), _archive_rows(archive)))
-        layouts = (tuple(f"imdb/{split}.jsonl{end}" for split in READ_SPLITS) for end in (".xz", ""))
+        """Return the JSON-lines files, or else the hub."""
+        layouts = (tuple(f"imdb/{split}.jsonl{end}" for split in ROWS) for end in (".xz", ""))
         if paths := together(place, *layouts):
             name = " and ".join(path.name for path in paths)
-            files = dict(zip(READ_SPLITS, paths, strict=True))
-            return of_splits(place, name, files, lambda: _file_rows(files))
-        return Source(name=f"the hub: {HUB}", read=lambda: _complete(HUB, _hub_rows(place)))
+            files = dict(zip(ROWS, paths, strict=True))
+            return of_splits(place, name, files, lambda: {split: _of_file(path) for split, path in files.items()})
+        return Source(name=f"the hub: {HUB}", read=lambda: {split: _of_hub(place, split) for split in ROWS})
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
-        examples_of = _sorted(source.read(), place.progress)
-        for split, examples in self._splits(examples_of).items():
+        read: dict[str, Examples] = source.read()
+        for split, examples in self._splits(read).items():
             for row in limited(len(examples), self.limit, split):
                 text, label = examples[row]
                 writers[split].add(label, byte_ids(text, self.max_length))
-        return {
-            "rows": {split: len(examples) for split, examples in examples_of.items()},
-            NUL: sum(b"\0" in text for examples in examples_of.values() for text, _ in examples),
-            "licence": LICENCE,
-        }
+        return {"rows": {split: len(examples) for split, examples in read.items()}, "licence": LICENCE}
 
     def baselines(self, splits: Splits) -> dict[str, float]:
         """Return test accuracies (percent) of the majority class and of a bag of words of the stored texts."""
@@ -127,50 +112,17 @@ class Text(FromSource):
         return {"train": train, "val": val, "test": read["test"]}
 
 
-def _sorted(reviews: Iterable[Review], progress: Progress) -> dict[str, Examples]:
-    """Sort the examples of train and test by text and label, so that all sources give the same data."""
-    splits: dict[str, Examples] = {split: [] for split in READ_SPLITS}
-    for number, (split, where, label, text) in enumerate(reviews, start=1):
-        if label not in (0, 1):
-            raise UserError(f"{where}: label {label!s:.80}, expected 0 (negative) or 1 (positive)")
-        if not text.strip():
-            raise UserError(f"{where}: an empty text, expected words")
-        splits[split].append((text, label))
-        if number % 500 == 0:
-            progress(number, max(number, 4 * ROWS_PER_CLASS))
-    for examples in splits.values():
-        examples.sort()
-    return splits
+def _of_file(path: Path) -> Examples:
+    examples = []
+    for where, row in readers.json_rows(path, label=int, text=str):
+        if row["label"] not in (0, 1):
+            raise UserError(f"{where}: label {row['label']}, expected 0 (negative) or 1 (positive)")
+        examples.append((readers.checked_text(where, row["text"]).encode(), row["label"]))
+    return sorted(examples)
 
 
-def _complete(where: str, reviews: Iterable[Review]) -> Iterator[Review]:
-    """Yield the reviews, and raise UserError unless there are as many as in the published data set."""
-    counts: Counter[tuple[str, int]] = Counter()
-    for review in reviews:
-        split, _, label, _ = review
-        counts[split, label] += 1
-        yield review
-    for split, label in product(READ_SPLITS, range(len(CLASSES))):
-        if counts[split, label] != ROWS_PER_CLASS:
-            raise UserError(
-                f"{where}: {counts[split, label]:,} reviews of class {CLASSES[label]} in {split}, "
-                f"expected {ROWS_PER_CLASS:,}; take the official {ARCHIVE} ({SIZE})"
-            )
-
-
-def _archive_rows(path: Path) -> Iterator[Review]:
-    for name, text in readers.members(path, lambda name: bool(MEMBER.fullmatch(name))):
-        split, label = MEMBER.fullmatch(name).groups()
-        yield split, f"{path}: {name}", CLASSES.index(label), text
-
-
-def _file_rows(files: dict[str, Path]) -> Iterator[Review]:
-    for split, path in files.items():
-        for where, row in readers.json_rows(path, label=int, text=str):
-            yield split, where, row["label"], readers.checked_text(where, row["text"]).encode()
-
-
-def _hub_rows(place: Place) -> Iterator[Review]:
-    for split in READ_SPLITS:
-        for number, row in enumerate(hub.rows(place, HUB, split=split, size=SIZE, wants=WANTS), start=1):
-            yield split, f"{HUB}: {split}: row {number}", row["label"], row["text"].encode()
+def _of_hub(place: Place, split: str) -> Examples:
+    rows = hub.rows(place, HUB, split=split, size=SIZE, wants=WANTS)
+    if len(rows) != ROWS[split]:
+        raise UserError(f"{HUB}: {len(rows):,} reviews in {split}, expected {ROWS[split]:,}")
+    return sorted((row["text"].encode(), row["label"]) for row in rows)

@@ -1,5 +1,6 @@
 """Classification of texts, of pairs of texts, or of token ids: the user's own files, or data sets of the hub."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, compress
@@ -13,8 +14,8 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.data.baselines import bag_of_words, majority, pair_cosine
-from lra.data.cache import NUL, SPLITS, Identity, Splits
-from lra.data.from_source import Content, FromSource, Source, counted
+from lra.data.cache import SPLITS, Identity, Splits, Writer
+from lra.data.from_source import Content, FromSource, Source, stored
 from lra.data.groups import Group, by_value, held_out, limited
 from lra.data.tables import Columns, Example, examples, header_of, ordered, scan
 from lra.data.tokenise import (
@@ -27,15 +28,13 @@ from lra.data.tokenise import (
     load,
     train_bpe,
 )
-from lra.data.writer import Writer
 from lra.tasks import Place, Split, TaskSpec, titled
 from lra.tasks.files.find import Data, Paths, files_of, stem_of, unread
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-VERSION = 3  # 2 kept the quotes of TSV cells; 1 kept the byte-order mark at the beginning of a file
-BATCH = 1_000  # texts that are encoded at once
+VERSION = 4  # 3 dropped carriage returns in quoted cells, 2 kept the quotes of TSV cells, 1 a byte-order mark
 NAMED = 5  # columns, files or classes that a message names
 
 Share = Annotated[float, Field(gt=0, lt=0.5)]
@@ -141,24 +140,20 @@ class Files(FromSource):
             tokenizer = train_bpe(texts, self.vocabulary, staging / TOKENIZER)
         cut = 0
         for split, rows in splits.items():
-            for start in range(0, len(rows), BATCH):
-                part = rows[start : start + BATCH]
-                for row, ids in zip(part, _encoded(part, tokenizer), strict=True):
-                    cut += any(len(document) > self.max_length for document in ids)
-                    writers[split].add(classes[row.label], *(document[: self.max_length] for document in ids))
+            for row, ids in zip(rows, _encoded(rows, tokenizer), strict=True):
+                cut += any(len(document) > self.max_length for document in ids)
+                writers[split].add(classes[row.label], *(document[: self.max_length] for document in ids))
         used, found = (sum(map(len, rows.values())) for rows in (splits, rows_by_split))
         self._report(files, place, rows_by_split, content["labels"])
         if used < found:
             say(f"{self.name}: {used:,} of {found:,} examples are used: task.limit={self.limit}")
         if cut:
             say(f"{self.name}: {cut:,} of {used:,} examples are cut: task.max_length={self.max_length}")
-        every_text = [text for row in chain(*rows_by_split.values()) for text in row.texts]
         return {
             "rows": {split: len(rows) for split, rows in rows_by_split.items()},
             "cut": cut,
             "parts of train": self._shares(files),
             **content,
-            NUL: sum("\0" in text for text in every_text if isinstance(text, str)),
             **({"tokenizer": {"kind": "BPE", "sha256": sha256(staging / TOKENIZER)}} if tokenizer else {}),
         }
 
@@ -191,7 +186,7 @@ class Files(FromSource):
     def encode(self, text: str, tokenizer: Path) -> np.ndarray:
         if self.tokens == "ids":
             raise UserError(f"{text!r:.80}: {self.name} was trained on token ids; give token ids")
-        ids = byte_ids(text.encode(), None) if self.tokens == "bytes" else encode(load(tokenizer), [text])[0]
+        ids = byte_ids(text.encode(), None) if self.tokens == "bytes" else next(encode(load(tokenizer), [text]))
         return ids[: self.max_length]
 
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
@@ -201,7 +196,7 @@ class Files(FromSource):
         """Labels and texts per example of train, and for token ids the vocabulary of all splits."""
         key = f"{VERSION} {self.column_names}"
         scans = {
-            split: [counted(place, path, partial(scan, columns=self.column_names), key) for path in paths]
+            split: [stored(place, [path], key, partial(scan, path, self.column_names)) for path in paths]
             for split, paths in files.items()
         }
         labels: dict[str, str] = {}
@@ -263,14 +258,15 @@ class Files(FromSource):
                 say(f"{self.name}: {what}: {', '.join(found[:NAMED])}{more}")
 
 
-def _encoded(rows: list[Example], tokenizer: "Tokenizer | None") -> list[list[np.ndarray]]:
+def _encoded(rows: list[Example], tokenizer: "Tokenizer | None") -> Iterator[list[np.ndarray]]:
     """Token ids of the texts of each example; bytes without a tokenizer."""
     if tokenizer is None:
-        return [
-            [byte_ids(text.encode(), None) if isinstance(text, str) else text for text in row.texts] for row in rows
-        ]
-    ids = iter(encode(tokenizer, [text for row in rows for text in row.texts]))
-    return [[next(ids) for _ in row.texts] for row in rows]
+        for row in rows:
+            yield [byte_ids(text.encode(), None) if isinstance(text, str) else text for text in row.texts]
+    else:
+        ids = encode(tokenizer, [text for row in rows for text in row.texts])
+        for row in rows:
+            yield [next(ids) for _ in row.texts]
 
 
 def _check_against_train(splits: dict[str, list[Example]], classes: dict[str, int]) -> None:

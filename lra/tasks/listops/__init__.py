@@ -6,6 +6,7 @@ Source:
     Long Range Arena (Tay et al. 2021), after Nangia and Bowman 2018.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,13 +15,12 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError
+from lra.data import readers
 from lra.data.baselines import majority
-from lra.data.cache import SPLITS, Identity, Splits
+from lra.data.cache import SPLITS, Identity, Splits, Writer
 from lra.data.from_source import Content, FromSource, Generated, Source, located, of_splits
 from lra.data.groups import Group, by_value
-from lra.data.writer import Writer
 from lra.tasks import Place, Split, Task, TaskSpec, titled
-from lra.tasks.listops.files import ids_of, read_tsv, rows
 from lra.tasks.listops.trees import CLOSE, IDS, OPERATORS, WORDS, generate
 
 VERSION = 2  # 1 had no baseline but the majority class and the root operator; its expressions are the same
@@ -51,7 +51,7 @@ class Expressions(FromSource):
 
     def encode(self, text: str, tokenizer: Path) -> np.ndarray:
         """Return the ids of the words of an expression without parentheses, as `[MAX 2 [MIN 4 7 ] 0 ]`."""
-        return ids_of(text, f"{text!r:.80}").astype(np.uint16)
+        return _ids_of(text, "expression").astype(np.uint16)
 
     def guesses(self, task: Task) -> np.ndarray:
         """Return the most frequent class in train of each root operator."""
@@ -160,15 +160,12 @@ class ListOpsFiles(Expressions):
     def find(self, place: Place) -> Source:
         folder = located(place, self.folder, "folder")
         files = {split: folder / f"basic_{split}.tsv" for split in SPLITS}
-        for path in files.values():
-            if not path.is_file():
-                raise UserError(f"{path}: no such file; task.folder must hold basic_train.tsv, _val and _test")
         return of_splits(
             place,
             str(folder),
             files,
-            lambda: {split: read_tsv(path, self.max_length, place.progress) for split, path in files.items()},
-            count=rows,
+            lambda: {split: _read(path) for split, path in files.items()},
+            count=lambda path: readers.count(path) - 1,  # the first line is a header
         )
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
@@ -176,6 +173,25 @@ class ListOpsFiles(Expressions):
             for label, tokens in examples:
                 writers[split].add(label, tokens)
         return {}
+
+
+def _ids_of(text: str, where: str) -> np.ndarray:
+    """Token ids of an expression, whose parentheses are dropped."""
+    words = text.replace("(", " ").replace(")", " ").split()
+    if not words or not IDS.keys() >= {*words}:
+        raise UserError(f"{where}: {text!r:.80}, expected the words {' '.join(IDS)}")
+    return np.array([IDS[word] for word in words], dtype=np.uint8)
+
+
+def _read(path: Path) -> Iterator[tuple[int, np.ndarray]]:
+    """Labels and token ids of a file of LRA, whose first line is `Source<TAB>Target`."""
+    for number, (where, line) in enumerate(readers.lines(path)):
+        source, _, target = line.decode(errors="backslashreplace").partition("\t")
+        if number == 0 and (source, target) == ("Source", "Target"):
+            continue
+        if target not in {*"0123456789"}:
+            raise UserError(f"{where}: label {target!r:.80}, expected 0 to 9")
+        yield int(target), _ids_of(source, where)
 
 
 def _facts(name: str, max_length: int) -> TaskSpec:

@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 
 from lra.core.errors import UserError
-from lra.data.baselines import majority
-from lra.data.cache import Splits
+from lra.data.baselines import majority, nearest_centroid
+from lra.data.cache import Splits, Writer
 from lra.data.from_source import Content, FromSource, Generated, Source, in_order
 from lra.data.groups import Group, by_size, by_value
-from lra.data.pictures import picture_baselines, sheet
 from lra.data.splits import Pictures
-from lra.data.writer import Writer
 from lra.tasks import Place, Task, TaskSpec, titled
 from lra.tasks.pathfinder.snakes import BLOCK, Design, Images, block
 
@@ -61,21 +59,17 @@ class Paths(FromSource):
             groups = {**dict(zip(KNOWN, (by_size(distance), by_value(placed), by_size(path)), strict=True)), **groups}
         return groups
 
-    def show(self, task: Task, number: int) -> bytes:
-        rows = np.arange(min(number, len(task.train)))
-        return sheet(task.train.grey(rows), task.train.labels[rows])
-
     def guesses(self, task: Task) -> np.ndarray | None:
         """Return the most frequent label in train for each distance of the markers."""
         return None if task.train.known is None else by_distance(task.train, task.test)
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Return test accuracies (percent) of the majority class, the marker distance and `picture_baselines`."""
+        """Return test accuracies (percent) of the majority class, the nearest centroid and the marker distance."""
         train, test = splits["train"], splits["test"]
-        scores = {"majority class": majority(train, test)}
+        scores = {"majority class": majority(train, test), "nearest centroid": nearest_centroid(train, test)}
         if train.known is not None:
             scores["distance of the markers"] = float(100 * np.mean(test.labels == by_distance(train, test)))
-        return scores | picture_baselines(train, test)
+        return scores
 
 
 @dataclass(kw_only=True)
@@ -119,15 +113,14 @@ class Pathfinder(Design, Generated, Paths):
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         stops = np.cumsum(list(self.sizes.values()))
-        done = meet = 0
+        done = 0
         for images in source.read():
             split = np.searchsorted(stops, done + np.arange(BLOCK), side="right")
-            meet += int(images.meet[split < len(stops)].sum())
             for number, writer in enumerate(writers.values()):
                 rows = split == number
                 write(writer, images.pixels[rows], images.labels[rows], images.known[rows])
             done += BLOCK
-        return {"pixels": self.window, "pictures in which both snakes end on one pixel": f"{meet:,}"}
+        return {"pixels": self.window}
 
 
 def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, attributes: np.ndarray | None) -> None:

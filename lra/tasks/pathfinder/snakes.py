@@ -83,14 +83,12 @@ class Images(NamedTuple):
     """Images of a block.
 
     `pixels` [n, W, W] uint8; `labels` [n], 1 for both markers on one snake; `known` [n, 3]: distance of the markers,
-    distractors placed, and length of the snake under the first marker; `meet` [n]: both snakes end on one pixel, which
-    makes the label a coin toss.
+    distractors placed, and length of the snake under the first marker.
     """
 
     pixels: np.ndarray
     labels: np.ndarray
     known: np.ndarray
-    meet: np.ndarray
 
 
 def block(index: int, seed: int, design: Design) -> Images:
@@ -99,18 +97,18 @@ def block(index: int, seed: int, design: Design) -> Images:
     margins = draws.below(len(design.paddle_margins), BLOCK)
     labels, origins = draws.below(2, BLOCK), draws.below(2, BLOCK)
     pixels = np.empty((BLOCK, design.window, design.window), dtype=np.uint8)
-    attributes, meet = np.empty((BLOCK, 3), dtype=np.int64), np.empty(BLOCK, dtype=bool)
+    attributes = np.empty((BLOCK, 3), dtype=np.int64)
     for number, margin in enumerate(design.paddle_margins):
         rows = np.flatnonzero(margins == number)
         if len(rows):
-            pixels[rows], attributes[rows], meet[rows] = _drawn(draws, design, margin, labels[rows], origins[rows])
-    return Images(pixels, labels, attributes, meet)
+            pixels[rows], attributes[rows] = _drawn(draws, design, margin, labels[rows], origins[rows])
+    return Images(pixels, labels, attributes)
 
 
 def _drawn(
     draws: Draws, design: Design, margin: int, labels: np.ndarray, origins: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pixels, attributes and `meet` of images with these labels; `origins` [n] index the snake of the first marker."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels and attributes of images with these labels; `origins` [n] index the snake of the first marker."""
     style, rows = design.paddles(margin), np.arange(len(labels))
     board, *pair = _pairs(draws, design, style, len(labels))
     side = design.window + 2 * style.rim
@@ -130,7 +128,7 @@ def _drawn(
     pixels = marked(canvas[:, rim:-rim, rim:-rim], ends, design.marker_radius, exact=design.mended)
     path = np.diff(places[rows, origins], axis=1)
     attributes = np.stack([_rounded(_lengths(end - start)), placed, _rounded(_lengths(path).sum(axis=1))], axis=1)
-    return pixels, attributes, (places[:, 0, -1] == places[:, 1, -1]).all(axis=1)
+    return pixels, attributes
 
 
 def _lengths(steps: np.ndarray) -> np.ndarray:

@@ -6,8 +6,10 @@ Source:
     Data: Zhang, Zhao and LeCun 2015, 120,000 items for training and 7,600 for test.
 """
 
+import csv
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,10 +20,10 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.core.paths import expanded
-from lra.data import hub
+from lra.data import hub, readers
 from lra.data.baselines import bag_of_words, majority
-from lra.data.cache import NUL, Identity, Splits
-from lra.data.from_source import Content, FromSource, Source, first
+from lra.data.cache import Identity, Splits, Writer
+from lra.data.from_source import Content, FromSource, Source, first, of_splits, together
 from lra.data.groups import limited
 from lra.data.tokenise import (
     TOKENIZER,
@@ -33,22 +35,30 @@ from lra.data.tokenise import (
     vocabulary_of,
     word_piece,
 )
-from lra.data.writer import Writer
 from lra.tasks import Place, Task, TaskSpec, titled
-from lra.tasks.ag_news.files import CLASSES, PARTIAL, ROWS, Examples, find
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 VERSION = 1
+CLASSES = 4
+ROWS = {"train": 120_000, "test": 7_600}
 HEAD, TAIL = 128, 384
 BPE_VOCABULARY = 8_000
-BATCH = 1_000  # texts that are encoded at once
 LICENCE = "non-commercial research; cite Zhang, Zhao and LeCun 2015"
 ORDERED_BY_DIGEST = "by SHA-256 of the text: the source has not the official order"  # part of the record
 
+PARTIAL, HUB = "ag_news_partial", "fancyzhx/ag_news"
+SIZE = "31 MB"
+WANTS = "ag_news_csv/train.csv and ag_news_csv/test.csv of the unpacked ag_news_csv.tgz"
+CSV_FILES = ("ag_news_csv/train.csv", "ag_news_csv/test.csv")
+PARTIAL_FILES = (f"{PARTIAL}/train.partial.jsonl.xz", f"{PARTIAL}/test.csv.xz")
+
 BERT, BERT_VOCABULARY, BERT_SIZE = "google-bert/bert-base-cased", 28_996, "213 kB"
 VOCABULARIES = ("ag_news/vocab.txt", "bert-base-cased/vocab.txt")
+
+Examples = list[tuple[str, int]]
+"""Texts and labels of a split."""
 
 
 @dataclass(kw_only=True)
@@ -136,7 +146,12 @@ class AgNews(FromSource):
         }
 
     def find(self, place: Place) -> Source:
-        return find(place)
+        """Return the first of: the official CSV files, a part of train, the hub."""
+        for name, layout in (("the official CSV files", CSV_FILES), (PARTIAL, PARTIAL_FILES)):
+            if paths := together(place, layout):
+                files = dict(zip(ROWS, paths, strict=True))
+                return of_splits(place, name, files, partial(_of_files, files))
+        return Source(name=f"the hub: {HUB}", read=lambda: {split: _of_hub(place, split) for split in ROWS})
 
     def build(self, place: Place) -> Task:
         if self.tokenizer == "auto" and not self._pieces(self._vocabulary(place)):
@@ -154,10 +169,11 @@ class AgNews(FromSource):
             splits[split] = [examples[row] for row in limited(len(examples), self.limit, split)]
         self._texts = {split: [text for text, _ in examples] for split, examples in splits.items()}
         tokenizer = self._tokenizer(place, self._texts["train"], staging / TOKENIZER)
-        self._write(writers, splits, tokenizer, place)
+        for split, examples in splits.items():
+            for (_, label), ids in zip(examples, encode(tokenizer, self._texts[split]), strict=True):
+                writers[split].add(label, head_and_tail(ids, self.head, self.tail))
         return {
             "rows": {split: len(examples) for split, examples in examples_by_split.items()},
-            NUL: sum("\0" in text for examples in examples_by_split.values() for text, _ in examples),
             "order": "official" if ordered else ORDERED_BY_DIGEST,
             "tokenizer": {
                 "kind": "WordPiece" if self._pieces(self._vocabulary(place)) else "BPE",
@@ -179,7 +195,7 @@ class AgNews(FromSource):
         return ["World", "Sports", "Business", "Sci/Tech"]
 
     def encode(self, text: str, tokenizer: Path) -> np.ndarray:
-        return head_and_tail(encode(load(tokenizer), [text])[0], self.head, self.tail)
+        return head_and_tail(next(encode(load(tokenizer), [text])), self.head, self.tail)
 
     def _tokenizer(self, place: Place, train: list[str], path: Path) -> "Tokenizer":
         """Load or train the tokenizer and save it as `path`."""
@@ -187,26 +203,10 @@ class AgNews(FromSource):
         if not self._pieces(vocab):
             return train_bpe(train, self.vocabulary, path)
         wants = f"{VOCABULARIES[0]}, or choose task.tokenizer=bpe"
-        tokenizer = word_piece(
-            vocab or hub.file(place, BERT, "vocab.txt", size=BERT_SIZE, wants=wants),
-            lower_case=bool(self._case),
-        )
-        if vocab is None and tokenizer.get_vocab_size() != BERT_VOCABULARY:
-            raise UserError(f"vocab.txt of {BERT}: {tokenizer.get_vocab_size()} tokens, expected {BERT_VOCABULARY}")
+        vocab = vocab or hub.file(place, BERT, "vocab.txt", size=BERT_SIZE, wants=wants)
+        tokenizer = word_piece(vocab, lower_case=bool(self._case))
         tokenizer.save(str(path))
         return tokenizer
-
-    def _write(
-        self, writers: dict[str, Writer], splits: dict[str, Examples], tokenizer: "Tokenizer", place: Place
-    ) -> None:
-        done, total = 0, sum(map(len, splits.values()))
-        for split, examples in splits.items():
-            for start in range(0, len(examples), BATCH):
-                batch = examples[start : start + BATCH]
-                for (_, label), ids in zip(batch, encode(tokenizer, [text for text, _ in batch]), strict=True):
-                    writers[split].add(label, head_and_tail(ids, self.head, self.tail))
-                done += len(batch)
-                place.progress(done, total)
 
 
 def _splits(read: dict[str, Examples], ordered: bool) -> dict[str, Examples]:
@@ -221,3 +221,38 @@ def _splits(read: dict[str, Examples], ordered: bool) -> dict[str, Examples]:
 def _count(rows: int, split: str) -> str:
     """Number of rows for the task's name: 18.6k train."""
     return f"{rows / 1000:.1f}k {split}" if rows >= 1000 else f"{rows} {split}"
+
+
+def _of_files(files: dict[str, Path]) -> dict[str, Examples]:
+    return {split: _of_file(path) for split, path in files.items()}
+
+
+def _of_file(path: Path) -> Examples:
+    """Read JSON lines with label and text, or an official file: class index (1 to 4), title, description.
+
+    Every line of an official file is a row, since line ends are written as backslash and n. Backslashes are kept.
+    """
+    if ".csv" not in path.suffixes:
+        rows = readers.json_rows(path, label=int, text=str)
+        return [_example(where, row["label"], row["text"]) for where, row in rows]
+    examples = []
+    for where, line in readers.lines(path):
+        try:
+            label, title, description = next(csv.reader([line.decode()], strict=True))
+            examples.append(_example(where, int(label) - 1, f"{title} {description}"))
+        except (csv.Error, ValueError) as error:
+            raise UserError(f"{where}: {error}; expected class index, title, description") from None
+    return examples
+
+
+def _of_hub(place: Place, split: str) -> Examples:
+    rows = hub.rows(place, HUB, split=split, size=SIZE, wants=WANTS)
+    if len(rows) != ROWS[split]:
+        raise UserError(f"{HUB}: {len(rows):,} items in {split}, expected {ROWS[split]:,}")
+    return [(row["text"], row["label"]) for row in rows]
+
+
+def _example(where: str, label: int, text: str) -> tuple[str, int]:
+    if label not in range(CLASSES):
+        raise UserError(f"{where}: no class {label!s:.80}, expected {CLASSES} classes")
+    return readers.checked_text(where, text), label
