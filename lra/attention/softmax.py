@@ -1,8 +1,4 @@
-"""Scaled dot-product attention: softmax(Q K^T scale) V, O(L^2 D) time.
-
-Source:
-    Vaswani et al. 2017, eq. 1.
-"""
+"""Scaled dot-product attention: softmax(Q K^T scale) V (eq. 1), O(L^2 D) time."""
 
 from dataclasses import replace
 
