@@ -145,7 +145,7 @@ def test_pairs_of_one_text_are_counted(tmp_path: Path, capfd: pytest.CaptureFixt
 
 def test_without_data_the_other_task_is_named(tmp_path: Path) -> None:
     for data in (None, tmp_path):
-        with pytest.raises(UserError, match=r"7.7 GB.*Put there: .*lra_release.gz.*task=acl_matching") as error:
+        with pytest.raises(UserError, match=r"Put there: .*lra_release.gz \(7.7 GB\).*task=acl_matching") as error:
             matching(tmp_path, data)
         assert len(str(error.value).splitlines()) == 1
     with pytest.raises(UserError, match=r"Put there: the folder acl_pairs with docs.jsonl.xz"):
