@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 from lra.core.paths import __version__ as __version__
 
 if TYPE_CHECKING:
-    from lra.api.checking import check
-    from lra.api.configuration import compose
-    from lra.api.layer import attention, attentions
+    from lra.api.layer import attention, attentions, check
     from lra.api.model import model
     from lra.api.results import compare, load, report
-    from lra.api.training import train
+    from lra.api.training import compose, train
     from lra.core.errors import UserError
 
 __all__ = ["UserError", "attention", "attentions", "check", "compare", "compose", "load", "model", "report", "train"]
@@ -22,9 +20,9 @@ _PLACES = {
     "UserError": "lra.core.errors",
     "attention": "lra.api.layer",
     "attentions": "lra.api.layer",
-    "check": "lra.api.checking",
+    "check": "lra.api.layer",
     "compare": "lra.api.results",
-    "compose": "lra.api.configuration",
+    "compose": "lra.api.training",
     "load": "lra.api.results",
     "model": "lra.api.model",
     "report": "lra.api.results",

@@ -54,8 +54,8 @@ TINY = (
 PATIENCE_SECONDS, NEVER = 900.0, -99  # for a command to end, and the exit code of one that does not
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 POINTS = {
-    "step": (trainer._Observer, "on_step"),  # after a step, before its checkpoint
-    "evaluation": (trainer._Observer, "on_part"),
+    "step": (trainer.Trainer, "on_step"),  # after a step, before its checkpoint
+    "evaluation": (trainer.Trainer, "on_part"),
     "file written": (os, "fsync"),  # under its temporary name; every second time of a folder
     "file renamed": (os, "replace"),  # before that
 }

@@ -12,7 +12,7 @@ from lra.core.errors import UserError
 from lra.init import read_of_run
 from lra.records import record
 from lra.records.names import WEIGHTS
-from lra.tools.rerun import rerun
+from lra.runs.rerun import rerun
 
 MARK = "zq7x"
 

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.launcher
 
 
 BAD = '''
-import os, signal, time
+import os, signal
 from pathlib import Path
 from lra.attention.softmax import Softmax
 
 class Bad(Softmax):
-    """From its first evaluation on, and until a file `repaired` is there, it fails, is killed, or takes its time."""
+    """From its first evaluation on, and until a file `repaired` is there, it fails or is killed."""
 
     def __init__(self, shape, *, what: str) -> None:
         super().__init__(shape, scale="head_dim")
@@ -40,8 +40,6 @@ class Bad(Softmax):
                 raise RuntimeError("the machine is on fire")
             if self.what == "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if self.what == "dawdles":
-                time.sleep(0.5)
         return super().attend(q, k, v, key_mask)
 '''
 
@@ -83,26 +81,24 @@ def test_every_launcher_leaves_the_same_records(cli: Commands, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["joblib", "submitit_local"])
-def test_a_sweep_survives_a_failing_a_killed_and_a_slow_run(
-    cli: Commands, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_survives_a_failing_and_a_killed_run(cli: Commands, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = launcher(name)
     Path("bad.py").write_text(BAD)
     options = Path("options/attention")
     options.mkdir(parents=True)
-    for what in ("fails", "dies", "dawdles"):
+    for what in ("fails", "dies"):
         text = f"_target_: bad.Bad\n_partial_: true\nwhat: {what}\n"
         (options / f"{what}.yaml").write_text(text)
     monkeypatch.setenv("PYTHONPATH", f"{Path.cwd()}:{Path(train.__file__).parents[2]}")
-    line = ("--config-dir", "options", *SMOKE, "packages=[bad]", "attention=dies,dawdles,fails,simple", *overrides)
-    code, err = command(*line, "train.minutes=0.05")
-    assert code in (1, 75), err
+    line = ("--config-dir", "options", *SMOKE, "packages=[bad]", "attention=dies,fails,simple", *overrides)
+    code, err = command(*line)
+    assert code == 1, err
     assert "Traceback" not in err
     assert "runs/listops/paper/dies/transformer/seed1: killed: the process ended without a record" in err
     Path("repaired").touch()
     code, err = command(*line)
     assert code == 0, err
-    assert "4 of 4 runs finished" in err
+    assert "3 of 3 runs finished" in err
     assert {path[0]["status"] for path in left(Path("runs")).values()} == {"finished"}
 
 
@@ -127,7 +123,6 @@ def test_a_stopped_sweep_leaves_no_process_behind(cli: Commands, name: str, aske
     assert driver.returncode == 128 + asked, err
     assert "Traceback" not in err
     assert "0 of 3 runs finished" in err
-    assert "killed" not in err
     deadline = time.monotonic() + 120
     while session(driver.pid) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -291,7 +291,7 @@ def test_a_library_that_is_missing_is_named_before_the_run(monkeypatch: pytest.M
 def test_numbers_that_json_has_not_are_left_out(tmp_path: Path) -> None:
     cfg = composed(*TINY, "logger=tensorboard", f"out={tmp_path}")
     job = job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, []))
-    with Loggers(loggers_of(job.settings), job) as both:
+    with Loggers(job) as both:
         both.start([{"step": 1, "val_loss": None, "train_loss": 2.5}])
         both.log({"step": 2, "val_loss": float("inf"), "train_loss": 1.5})
         both.log({"step": 3, "val_loss": 0.5, "train_loss": float("nan")})
@@ -349,7 +349,7 @@ def wandb(here: None, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "overrides"), [("diverged", ("train.lr=1e30",)), ("75", ("train.minutes=0.0001",))]
+    ("outcome", "overrides"), [("diverged", ("train.lr=1e30",)), ("75", ("sweep_minutes=0.0001",))]
 )
 def test_a_run_that_did_not_finish_is_not_shown_as_finished(wandb, outcome: str, overrides: tuple[str, ...]) -> None:
     stand_in = wandb()
@@ -360,7 +360,7 @@ def test_a_run_that_did_not_finish_is_not_shown_as_finished(wandb, outcome: str,
 
 def test_a_run_keeps_its_id_sends_what_is_missing_and_is_logged_once(wandb) -> None:
     first = wandb()
-    assert perform("logger=wandb", "train.minutes=0.0001") == "75"
+    assert perform("logger=wandb", "sweep_minutes=0.0001") == "75"
     stopped("step:11:kill")
     resumed = wandb(step=6)
     assert perform("logger=wandb") == "finished"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support import mixer_of, noise
 
-from lra.runs.operations import counter
+from lra.runs.describe import counter
 
 
 def flops(call: Callable[[], object]) -> int:

@@ -62,7 +62,7 @@ def test_sources_are_those_that_a_module_imports(tmp_path: Path, monkeypatch: py
 def test_an_edited_attention_is_refused_with_its_file(cli: Commands) -> None:
     """After the end of a run, between two seeds, and during a pause."""
     scaffold(cli, "attention", "mine")
-    paused = (*MINE, "train.steps=4000", "train.minutes=1e-4", "out=p")
+    paused = (*MINE, "train.steps=4000", "sweep_minutes=1e-4", "out=p")
     assert cli(train.main, *MINE, "seed=1")[0] == 0
     assert cli(train.main, *paused)[0] == PAUSED
     edit("mine.py")

@@ -121,11 +121,6 @@ def test_a_users_own_published_numbers(small: Path) -> None:
     put(small, 1, 2.5, attention="mine", variant="simple", task="mytask", baselines={})
     table = Report(small).texts()[TABLE]
     assert "Mine (model.depth=2),mine,transformer,model.depth=2,O(1),1,30," in table
-    more = small / "more.yaml"
-    more.write_text(OWN.replace("My", "Your").replace("Mine", "Yours").replace("mine", "yours").replace("mytask", "x"))
-    assert Report(small, None, [more]).texts()[TABLE] == table
-    with pytest.raises(UserError, match=r"published.yaml: system 'Mine' is known already"):
-        Report(small, None, [small / "published.yaml"])
 
 
 @pytest.mark.parametrize(

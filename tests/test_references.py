@@ -312,8 +312,7 @@ REFERENCES: dict[str, Callable[[Mixer, Tensor], Tensor] | None] = {
     "φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = ": kernel,
     "softmax(T(Q) T(K)ᵀ / √": rotary,
     "Q (Kᵀ V)": simple,
-    "norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)": None,  # in tests/test_kernels.py
-    "swish(X Wg) ⊙ norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)": None,
+    "swish(X Wg) ⊙ norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)": None,  # in tests/test_kernels.py
     "Re(FFT over L (FFT over D (X)))": fnet,
     "W₂ gelu(W₁ X), over positions": token_mixing,
     "(X Wg) ⊙ (h ∗ X + b) W, h of ": conv,

@@ -2,14 +2,12 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lra.cli import workers
 from lra.core import files
-from lra.core.signals import ASKING, Paused, StopFlag
+from lra.core.signals import ASKING, StopFlag
 from lra.records.names import LOCK
 
 
@@ -48,40 +46,10 @@ def test_a_second_signal_ends_the_process_unless_a_launcher_repeats_it(numbers: 
     assert ended == (0 if repeated else -numbers[1])
 
 
-def test_time_limits_stop_a_run_or_the_whole_command() -> None:
-    assert StopFlag(minutes=600, sweep_minutes=600).pending() is None
-    assert StopFlag(minutes=1e-9).pending().alone
-    over = StopFlag(sweep_minutes=1e-9).pending()
-    assert (over.alone, over.code) == (False, 75)
+def test_a_time_limit_stops_the_command() -> None:
+    assert StopFlag(minutes=600).pending() is None
+    assert StopFlag(minutes=1e-9).pending().code == 75
     assert StopFlag(minutes=1e-9).signalled() is None, "evaluations end before a time limit is heeded"
-
-
-@pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process, as if it were one of joblib's."""
-    monkeypatch.setattr(workers, "_signalled", False)
-    before = {number: signal.getsignal(number) for number in ASKING}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("worker")
-@pytest.mark.parametrize("when", ["before training", "in training", "between runs"])
-def test_a_signalled_worker_begins_no_other_run(when: str) -> None:
-    if when == "between runs":
-        with workers.stoppable():
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-    else:
-        with pytest.raises(Paused, match="SIGTERM"), workers.stoppable():
-            if when == "before training":
-                os.kill(os.getpid(), signal.SIGTERM)
-                pytest.fail("it goes on")
-            with StopFlag(repeated=True) as stop:
-                os.kill(os.getpid(), signal.SIGTERM)
-                raise stop.pending()
-    assert workers.told()
 
 
 # ---------------------------------------------------------------- locks

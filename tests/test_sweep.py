@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 from forked import PLUGINS, SMOKE, Child, installed, left, without_figures
-from support import Commands, strip_times
+from support import Commands, composed
 
 import lra
 from lra.cli import sweep, train
+from lra.config.settings import settings_of
 from lra.records import record
 from lra.records.names import CONFIG
-from lra.runs import trainer
+from lra.runs import course, trainer
+from lra.runs.build import assemble
 
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
 SEED1 = Path("runs/listops/paper/simple/simple/seed1")
@@ -40,14 +42,14 @@ def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands) ->
 
 
 def test_a_signal_within_a_run_ends_the_sweep(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_step = trainer._Observer.on_step
+    on_step = trainer.Trainer.on_step
 
-    def signalled(observer: trainer._Observer, step: int, *rest: object) -> None:
+    def signalled(observer: trainer.Trainer, step: int, *rest: object) -> None:
         if step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         on_step(observer, step, *rest)
 
-    monkeypatch.setattr(trainer._Observer, "on_step", signalled)
+    monkeypatch.setattr(trainer.Trainer, "on_step", signalled)
     code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT)
     assert (code, err.count("paused (SIGTERM)")) == (143, 1), err
     assert len(list(Path("runs").rglob(CONFIG))) == 1
@@ -134,37 +136,24 @@ def test_a_cell_that_lies_elsewhere_is_found_through_its_link(cli: Commands) -> 
     assert (code, err.count("nothing to do"), "1 of 1 runs finished" in err) == (0, 1, True), err
 
 
-def test_a_sweep_describes_its_cells_and_names_what_is_softmax(cli: Commands) -> None:
+def test_a_sweep_describes_its_cells(cli: Commands) -> None:
     """Longformer's window of 512 holds ListOps of 60 tokens; blocks of 50 do not."""
     code, out, err = cli(train.main, *SMOKE, "describe=true", "system=longformer,local", "seed=1")
     assert code == 0, err
     assert re.findall(r'"full_pattern": (\w+)', out) == ["true", "false"]
-    announced = "equal to full softmax attention at this length, where nothing is left out: "
-    assert err.splitlines()[0] == f"{announced}listops longformer/transformer (paper)"
 
 
 # ---------------------------------------------------------------- which runs are left
 
 
-@pytest.mark.parametrize(("status", "retry", "again"), [("failed", "failed", True), ("diverged", "failed", False)])
-def test_which_runs_are_tried_again(cli: Commands, status: str, retry: str, again: bool) -> None:
+@pytest.mark.parametrize(("status", "again"), [("failed", True), ("diverged", False)])
+def test_which_runs_are_tried_again(cli: Commands, status: str, again: bool) -> None:
     line = (*SMOKE, *SHORT, "seed=1")
     assert cli(train.main, *line)[0] == 0
     record.write(SEED1, {**record.read(SEED1 / record.NAME), "status": status, "reason": "so it was"})
-    code, out, err = cli(train.main, *line, f"retry={retry}")
+    code, out, err = cli(train.main, *line)
     assert (code, ": test accuracy" in out) == ((0, True) if again else (1, False))
     assert (f"{SEED1}: {status}: so it was" in err) != again
-
-
-def test_a_diverged_run_begins_anew(cli: Commands) -> None:
-    """Not from the checkpoint on the way to its end."""
-    line = (*SMOKE, "train.lr=1e30", "train.eval_every=1", "checkpoint.steps=1")
-    assert cli(train.main, *line)[0] == 1
-    first = record.read(SEED1 / record.NAME)
-    assert (SEED1 / "checkpoint.safetensors").exists()
-    code, _, err = cli(train.main, *line, "retry=all")
-    assert (code, "resumes from step" in err) == (1, False)
-    assert strip_times(record.read(SEED1 / record.NAME)) == strip_times(first)
 
 
 def test_calls_from_several_threads_take_turns(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +216,6 @@ def test_a_row_is_added_to_a_sweep_and_multiplies_nothing(cli: Commands) -> None
         (["also=simple", "seed=1,2"], "also=simple: "),
         (["also=fnt", "system=simple,longformer"], "attention=fnt: no such option; did you mean 'fnet'?"),
         (["system=linear,transformer", "attention=fnet"], "add an attention to systems with also=..."),
-        (["system=simple,transformer", "sweep.reference=Transfomer"], "did you mean 'Transformer'?\n"),
     ],
 )
 def test_a_sweep_that_cannot_be_is_one_line(words: list[str], key: str, cli: Commands) -> None:
@@ -237,9 +225,34 @@ def test_a_sweep_that_cannot_be_is_one_line(words: list[str], key: str, cli: Com
     assert not list(Path().rglob("sweep.json"))
 
 
-@pytest.mark.parametrize("override", ["also=fnet", "sweep.reference=Simple", "sweep.margin=2", "generate.prompt=Once"])
-def test_a_single_run_is_not_asked_for_what_it_does_not_do(cli: Commands, override: str) -> None:
-    code, out, err = cli(train.main, "experiment=smoke", "task=listops", override)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert override.partition("=")[0] in err
+def test_a_single_run_has_no_further_rows(cli: Commands) -> None:
+    code, out, err = cli(train.main, "experiment=smoke", "task=listops", "also=fnet")
+    assert (code, out, err.count("\n"), "also=" in err) == (2, "", 1, True)
     assert not list(Path().rglob(CONFIG))
+
+
+# ---------------------------------------------------------------- time
+
+
+def test_the_tokens_of_a_training_include_its_pretraining() -> None:
+    without, also = (
+        assemble(settings_of(composed("experiment=smoke", *more)))
+        for more in ((), ("pretrain=masked", "pretrain.train.steps=30", "pretrain.train.warmup=3"))
+    )
+    facts = without.builder.facts
+    assert settings_of(composed("sweep.tokens=10000000000000")).sweep["tokens"] == 10**13, "as many as Table 1 reads"
+    assert course.training_tokens(without) == without.recipe.steps * 8 * facts.documents * facts.max_len
+    assert course.training_tokens(also) == (without.recipe.steps + 30) * 8 * facts.documents * facts.max_len
+
+
+def test_a_sweep_above_max_hours_stops_in_its_first_run_and_goes_on_later(
+    cli: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(course, "LEAST_SECONDS", 0.0)
+    code, _, err = cli(train.main, *SMOKE, "seed=1,2", "max_hours=1e-9")
+    assert code == 2, err
+    assert "max_hours=1e-09" in err
+    assert "0 of 2 runs finished, 1 paused, 1 waiting" in err
+    code, _, err = cli(train.main, *SMOKE, "seed=1,2", "max_hours=null")
+    assert (code, err.count("the sweep takes about")) == (0, 1), err
+    assert "2 of 2 runs finished" in err

@@ -278,6 +278,12 @@ def test_a_sweep_whose_runs_are_all_refused_says_so(once: Commands) -> None:
     assert "0 of 1 runs finished" in err
 
 
+def test_without_any_choice_nothing_is_trained(cli: Commands) -> None:
+    code, out, err = cli(train.main)
+    assert (code, out, err.count("\n"), Path("runs").exists()) == (2, "", 1, False)
+    assert train.QUICK in err
+
+
 @pytest.mark.parametrize(
     ("argument", "message"),
     [

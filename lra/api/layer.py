@@ -1,18 +1,21 @@
-"""`lra.attention`: the mechanisms as layers of any PyTorch model."""
+"""`lra.attention`: the mechanisms as layers of any PyTorch model; `lra.check`: their correctness checks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from lra.api.configuration import composed_command, preserved_sys_path
-from lra.cli.check import settings_of
+from lra.api.training import composed_command
+from lra.cli.check import examine, maker, settings_of
 from lra.config import configure
 from lra.config.compose import options as choices
 from lra.core.errors import UserError
 from lra.core.paths import USER_OPTIONS
+from lra.laws import Finding
 from lra.ops.dropout import set_keys
 from lra.ops.mixer import Card, Mixer, Shape
 
@@ -86,7 +89,6 @@ def attentions() -> list[str]:
     return sorted([*choices("attention"), *(path.stem for path in own)])
 
 
-@preserved_sys_path()
 def attention(
     name: str,
     *,
@@ -134,3 +136,49 @@ def attention(
     if not out_proj and not mixer.projects_out:
         raise UserError(f"{name} needs its output projection: omit out_proj=False")
     return AttentionLayer(name, {key: value for key, value in node.items() if not key.startswith("_")}, mixer)
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """Results of `check`.
+
+    Args:
+        findings: one for each law that was checked, with its `verdict`: kept, broken or silent (does not apply).
+        text: output of `lra-check`.
+    """
+
+    findings: tuple[Finding, ...]
+    text: str
+
+    @property
+    def broken(self) -> list[str]:
+        """Names of the broken laws."""
+        return [finding.law.name for finding in self.findings if finding.verdict == "broken"]
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides: str) -> Checkup:
+    """Check an attention against the laws of mixers, as `lra-check` does.
+
+    Args:
+        attention: name of an option, layer that `lra.attention` returned, or subclass of `lra.attention.Mixer`.
+        overrides: as on the command line.
+
+    Raises:
+        UserError: the mixer cannot be made.
+    """
+    chosen = f"attention={attention}" if isinstance(attention, str) else "variant=transformer"
+    with composed_command("check", (chosen, *overrides)) as config:
+        settings = settings_of(config)
+    if isinstance(attention, str):
+        name, make = attention, maker(settings)
+    elif isinstance(attention, AttentionLayer):
+        name, make = attention.name, partial(type(attention.mixer), **attention.options)
+    else:
+        name, make = getattr(attention, "__name__", type(attention).__name__), attention
+    lines: list[str] = []
+    with torch.random.fork_rng(devices=[]):  # the laws are tried with seeds of their own
+        findings = examine(name, make, settings, lines.append)
+    return Checkup(tuple(findings), "\n".join(lines))

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lra.api.configuration import preserved_sys_path
 from lra.config import configure
 from lra.core import code
 from lra.core.errors import UserError
@@ -126,7 +125,6 @@ class TrainedModel:
         return f"{self.record.attention}/{self.record.variant} on {self.record.task}, classes {', '.join(self.classes)}"
 
 
-@preserved_sys_path()
 def model(folder: str | Path, *, packages: Sequence[str] = ()) -> TrainedModel:
     """Load the model of a finished run.
 

@@ -1,6 +1,5 @@
 """Results of runs as pandas DataFrames, by the code of the reports."""
 
-from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -138,18 +137,14 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
     return compare_scores(ours, theirs, margin or default_question()[1], lower_is_better=lower)
 
 
-def report(
-    folder: str | Path, *, selection: Rule | None = None, published: str | Path | Iterable[str | Path] = ()
-) -> Path:
+def report(folder: str | Path, *, selection: Rule | None = None) -> Path:
     """Write the report of a results folder into it, as `lra-report` does, and return the path of its README.md.
 
     Args:
         folder: a results folder.
         selection: as of `load`.
-        published: one file of published numbers, or several.
 
     Raises:
         UserError: as `load`.
     """
-    paths = [published] if isinstance(published, str | Path) else published
-    return write_report(Path(folder), selection, [Path(path) for path in paths])
+    return write_report(Path(folder), selection)

@@ -1,20 +1,53 @@
-"""One run from Python: the records, locks, checkpoints and messages of `lra-train`."""
+"""`lra.compose` and `lra.train`: one run from Python, with the records, locks and messages of `lra-train`."""
 
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from lra.api.configuration import Configuration, composed_command, preserved_sys_path, run_of
+from lra.config.cell import Cell, cell_of
+from lra.config.compose import compose as composed
+from lra.config.compose import with_packages
+from lra.config.configure import check_packages, explain, is_mistake
+from lra.config.settings import Settings, settings_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records.names import ERRORS
 from lra.records.record import RunRecord
 from lra.records.runs import NO_RECORD, recorded
-from lra.runs.build import Job, assemble
+from lra.runs.build import Job, assemble, run_folder
 from lra.runs.folder import AtWork
 from lra.runs.folder import run as run_in_folder
 from lra.runs.loggers import loggers_of
+
+_ONE_AT_A_TIME = threading.RLock()  # Hydra and PyTorch keep settings of the whole process; threads take turns
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The checked configuration of a run.
+
+    Attributes:
+        overrides: its command line.
+        settings: all values.
+        folder: folder of the run.
+    """
+
+    overrides: tuple[str, ...]
+    settings: Settings
+    folder: Path
+
+    def describe(self) -> dict[str, Any]:
+        """Return parameters, learning rates [step, rate], tokens and FLOPs of a step, as `lra-train describe=true`
+        prints them."""
+        from lra.runs.describe import describe
+
+        return describe(assemble(self.settings))
 
 
 @dataclass(frozen=True)
@@ -26,7 +59,7 @@ class Trained:
 
     @property
     def status(self) -> str:
-        """finished, diverged, or paused (`train.minutes` are over; the same call resumes)."""
+        """finished or diverged."""
         return self.record.status
 
     @property
@@ -36,11 +69,21 @@ class Trained:
 
     @property
     def score(self) -> float | None:
-        """Test accuracy in percent, or perplexity, of the weights that the protocol selects; None if not finished."""
+        """Test accuracy in percent, or perplexity, of the weights that the protocol selects; None if it diverged."""
         return self.record.score(self.record.selection)
 
 
-@preserved_sys_path()
+def compose(*overrides: str) -> Configuration:
+    """Compose the run of `lra-train OVERRIDES`. If the preset is a sweep, the overrides select one of its runs.
+
+    Raises:
+        UserError: a mistake, with the key, the expected and the found value.
+    """
+    with composed_command("train", overrides) as config:
+        settings, cell = _run_of(config)
+        return Configuration(overrides, settings, run_folder(settings, cell))
+
+
 def train(run: Configuration | str, *overrides: str) -> Trained:
     """Train a run, as `lra-train RUN OVERRIDES`. A finished run is not trained again; an interrupted one resumes.
 
@@ -52,19 +95,20 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
         UserError: a mistake, a failed run, or a run that another process trains.
         KeyboardInterrupt: a signal stopped it, with the state saved.
     """
-    from lra.runs.device import restore_torch_state
-
     words = run.overrides if isinstance(run, Configuration) else (run,)
-    with composed_command("train", (*words, *overrides)) as config, restore_torch_state():
-        job = _job(config)
+    with composed_command("train", (*words, *overrides)) as config:
+        settings, cell = _run_of(config)
+        for key in ("describe", "rerun", "also", "sweep_minutes"):
+            if value := getattr(settings, key):
+                raise UserError(f"{key}={value}: lra.train does one run and returns it; leave {key} out")
+        loggers_of(settings)
+        job = Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
         try:
             status = run_in_folder(job)
         except AtWork as other:
             raise UserError(f"{job.title}: {other}") from None
         except Paused as pause:
-            if not pause.alone:  # the process was asked to end
-                raise KeyboardInterrupt(f"{job.title}: paused ({pause}); call it again to resume") from None
-            status = "paused"
+            raise KeyboardInterrupt(f"{job.title}: paused ({pause}); call it again to resume") from None
     record = recorded(job.folder)
     if status == "failed" or record is None:
         reason = record.reason if record else NO_RECORD
@@ -72,10 +116,37 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
     return Trained(job.folder, record)
 
 
-def _job(config: DictConfig) -> Job:
-    settings, cell = run_of(config)
-    for key in ("describe", "rerun", "also", "sweep_minutes"):
-        if value := getattr(settings, key):
-            raise UserError(f"{key}={value}: lra.train does one run and returns it; leave {key} out")
-    loggers_of(settings)
-    return Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
+def _run_of(config: DictConfig) -> tuple[Settings, Cell]:
+    """Return settings and cell of one run. Raises UserError if the overrides of a sweep do not name one."""
+    settings = settings_of(config)
+    named = [override.partition("=")[0].lstrip("+") for override in config.hydra.overrides.task]
+    swept = [key for key in config.hydra.sweeper.params or {} if key not in (*named, "seed")]
+    if swept and not (swept == ["system"] and "attention" in named):
+        keys = ", ".join(f"{key}=..." for key in swept)
+        raise UserError(f"experiment={config.hydra.runtime.choices.experiment}: a sweep; for one run of it add {keys}")
+    return settings, cell_of(config, config.hydra, [])
+
+
+@contextmanager
+def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
+    """Compose the configuration of a command with Hydra's own part, which is also set in Hydra's global state.
+
+    That state is restored afterwards. Raises UserError.
+    """
+    for override in overrides:
+        if not isinstance(override, str):
+            raise UserError(f"{override!r:.80}: expected a text, as 'task=listops'")
+    words = with_packages(list(overrides))
+    with _ONE_AT_A_TIME:
+        earlier = HydraConfig.instance().cfg
+        try:
+            config = composed(command, *words)
+            HydraConfig.instance().set_config(config)  # for ${hydra:...}
+            check_packages(words, config)
+            yield config
+        except Exception as error:
+            if isinstance(error, UserError) or not is_mistake(error):
+                raise
+            raise UserError(explain(error, command, overrides)) from None
+        finally:
+            HydraConfig.instance().cfg = earlier

@@ -46,18 +46,17 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     import torch
 
     from lra.bench import compare, subjects
-    from lra.runs.device import device_of, keep_memory, reproducible, restore_torch_state
+    from lra.runs.device import device_of, keep_memory, reproducible
 
     started = provenance.now()
     device = device_of(settings.device)
     compared = subjects.subjects_of(settings, lambda *words: settings_of(_again(words)))
-    with restore_torch_state():
-        torch.set_num_threads(settings.threads)
-        reproducible()
-        keep_memory()
-        results = list(compare.compare(settings, compared, device))
-        config = {key: value for key, value in asdict(settings).items() if key not in PLACES}
-        where = provenance.provenance(config, None, device, settings.precision, started)
+    torch.set_num_threads(settings.threads)
+    reproducible()
+    keep_memory()
+    results = list(compare.compare(settings, compared, device))
+    config = {key: value for key, value in asdict(settings).items() if key not in PLACES}
+    where = provenance.provenance(config, None, device, settings.precision, started)
     return {"config": config, "results": results, "provenance": where}
 
 

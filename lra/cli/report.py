@@ -42,10 +42,6 @@ def _arguments() -> argparse.Namespace:
         help=f"also write {RUNS} and {KEPT_PREDICTIONS} into DIR, from which reports can be written without the runs",
     )  # fmt: skip
     parser.add_argument("--selection", choices=RULES, help="selection rule for all runs; default: that of each recipe")
-    parser.add_argument(
-        "--published", type=Path, action="append", default=[], metavar="FILE",
-        help="more published numbers, in the form of lra/report/published.yaml; also read from DIR/published.yaml",
-    )  # fmt: skip
     return parser.parse_args()
 
 
@@ -56,7 +52,7 @@ def _write(folder: Path, arguments: argparse.Namespace) -> None:
         if not folder.is_dir():
             raise UserError(f"{folder}: expected a results folder to keep the runs of")
         keep_runs(folder, read_runs(folder))
-    page = write_report(folder, arguments.selection, arguments.published)
+    page = write_report(folder, arguments.selection)
     show(page)
     say(f"lra-report: wrote {page}")
 
@@ -64,7 +60,7 @@ def _write(folder: Path, arguments: argparse.Namespace) -> None:
 def _verify(folder: Path, arguments: argparse.Namespace) -> int:
     from lra.report.verify import verify
 
-    runs, mismatches = verify(folder, arguments.selection, arguments.published)
+    runs, mismatches = verify(folder, arguments.selection)
     for line in mismatches:
         say(line, to_stdout=True)
     say(printable(f"{folder}: {runs} runs, {len(mismatches)} mismatches"), to_stdout=True)

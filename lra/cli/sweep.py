@@ -1,11 +1,15 @@
 """Sweeps of lra's own sweeper: plan, launch, and report."""
 
+import multiprocessing
+import os
 import re
+import signal
+import warnings
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from types import FrameType
 
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
@@ -13,20 +17,31 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, read_write
 
 from lra.cli.command import FAILED
-from lra.cli.workers import Forwarding
 from lra.config.configure import first_line
 from lra.core.console import say
-from lra.core.errors import CONFIG_ERROR, UserError, did_you_mean
+from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.files import holder
-from lra.core.signals import PAUSED
+from lra.core.signals import PAUSED, StopFlag
 from lra.records.names import LOCK
-from lra.records.runs import declared
-from lra.runs.budget import ELSEWHERE, training_tokens
-from lra.runs.build import check_attention
+from lra.runs.build import Job, check_attention
+from lra.runs.course import training_tokens
 from lra.runs.folder import outcome
 from lra.runs.plan import Plan, PlannedRun, check_data, check_folders, declare, planned
 
+ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
 _current: list[Plan] = []
+
+
+class Forwarding(StopFlag):
+    """The stop flag of a driver of joblib, which kills its workers if the driver raises anything: they get the signal,
+    save their runs and end, and the driver waits for them."""
+
+    def _set(self, number: int, frame: FrameType | None) -> None:
+        super()._set(number, frame)
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)  # of joblib
+        for worker in multiprocessing.active_children():
+            with suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGTERM)
 
 
 def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
@@ -42,16 +57,13 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     _check_launch(config)
     plan = planned(config, context.config_loader)
     check_folders(plan)
-    full = [str(row.cell) for row in plan.rows if row.system.full_pattern]
-    if full:
-        say(f"equal to full softmax attention at this length, where nothing is left out: {'; '.join(full)}")
     if plan.rows[0].settings.describe:
-        with TemporaryDirectory() as elsewhere, read_write(config.hydra.sweep):
-            config.hydra.sweep.dir = elsewhere  # a folder that Hydra makes
-            runs = [row.runs[0] for row in plan.rows]  # seeds have the facts of their cell
-            _launch(context, task, config, plan, runs, f"hydra.sweep.dir={elsewhere}")
+        from lra.runs.describe import print_facts
+
+        for row in plan.rows:
+            first = row.runs[0]  # seeds have the facts of their cell
+            print_facts(Job(settings=first.settings, system=row.system, cell=row.cell, title=first.title))
         return
-    _check_reference(plan)
     with read_write(config):
         config.out = str(plan.out)  # resolved once, for all jobs and folders of the launcher
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
@@ -66,30 +78,10 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     broken = ""
     try:
         if runs := [run for _, runs in to_do for run in runs]:
-            _launch(context, task, config, plan, runs, f"sweep.tokens={tokens}")
+            _launch(context, task, config, plan, runs, tokens)
     except Exception as error:  # joblib gives up when a worker is killed
         broken = f"{type(error).__name__}: {error}"
     conclude(broken=broken)
-
-
-def _check_reference(plan: Plan) -> None:
-    """Raise UserError if `sweep.reference` is no row of the report."""
-    name = plan.rows[0].settings.sweep["reference"]
-    if name is None:
-        return
-    from lra.report.frame import settings_text
-    from lra.report.published import Published, files
-
-    published = Published(*files(plan.out, ()))
-    for row in plan.rows:
-        published.add(row.cell.attention, row.cell.variant, row.system.row)
-    known = {
-        published.name(cell.attention, cell.variant, settings)
-        for cell in [*(row.cell for row in plan.rows), *declared(plan.out).cells]
-        for settings in (settings_text(cell.settings), "")
-    }
-    if name not in known:
-        raise UserError(f"sweep.reference={name}: no row of this sweep is called so; {did_you_mean(name, known)}")
 
 
 def _launcher(config: DictConfig) -> str:
@@ -97,23 +89,26 @@ def _launcher(config: DictConfig) -> str:
 
 
 def _launch(
-    context: HydraContext, task: TaskFunction, config: DictConfig, plan: Plan, runs: list[PlannedRun], *overrides: str
+    context: HydraContext, task: TaskFunction, config: DictConfig, plan: Plan, runs: list[PlannedRun], tokens: int
 ) -> None:
-    """Pass the runs to the launcher with further overrides: all at once, or one by one if it works in this process."""
+    """Pass the runs to the launcher: all at once, or one by one if it works in this process."""
     launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
     shared = [
         f"sweep.varied=[{','.join(plan.varied)}]",
         f"sweep.jobs={len(runs)}",
+        f"sweep.tokens={tokens}",
         f"out={quoted(plan.out)}",
-        *overrides,
     ]
-    if _launcher(config) == "basic" and not runs[0].settings.describe:
+    if _launcher(config) == "basic":
         _one_by_one(launcher, runs, shared)
         return
-    with Forwarding() if _launcher(config) == "joblib" else nullcontext() as flag:
-        results = launcher.launch([[*run.overrides, *shared] for run in runs], initial_job_idx=0)
-    if flag is not None and (pause := flag.signalled()):
-        raise pause
+    flag = Forwarding()
+    try:
+        with flag if _launcher(config) == "joblib" else nullcontext():
+            results = launcher.launch([[*run.overrides, *shared] for run in runs], initial_job_idx=0)
+    finally:
+        if pause := flag.signalled():
+            raise pause
     for result in results:
         _ = result.return_value  # raises what broke the job
 

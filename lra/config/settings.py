@@ -45,7 +45,6 @@ class Settings:
     sweep_minutes: PositiveFloat | None
     max_hours: PositiveFloat | None
     resume: Literal["exact", "inexact"]
-    retry: Literal["none", "failed", "all"]
     checkpoint: dict[str, Any]
     logger: dict[str, Any]
     sweep: dict[str, Any]
@@ -61,14 +60,12 @@ class Settings:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the numbers, the SHA-256 of the user's own source files included, without paths and
-        time limits.
+        """Everything that decides the numbers, the SHA-256 of the user's own source files included, without paths.
 
         Raises:
             UserError: the file of initial weights is missing, whose digest is part of the identity.
         """
         chosen = {key: getattr(self, key) for key in RESULT_KEYS}
-        chosen["train"] = {key: value for key, value in self.train.items() if key != "minutes"}
         if self.start is not None:
             options = {key: value for key, value in (self.init or {}).items() if key not in ("folder", "_partial_")}
             chosen["init"] = {**options, "sha256": self.start.sha256}

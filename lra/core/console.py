@@ -9,7 +9,7 @@ from typing import Self
 from lra.core.errors import printable
 
 SECONDS_BETWEEN_LINES = 10.0
-MOMENT = 1.0  # seconds after which the parts of a step or of an evaluation are shown
+MOMENT = 1.0  # seconds after which the parts of an evaluation are shown
 _bars = True
 
 
@@ -128,14 +128,9 @@ class TrainingBar(Bar):
 
     def __init__(self, title: str, steps: int, done: int) -> None:
         super().__init__(title, steps, done)
-        self._done, self._score = done, ""
-        self._clock, self._tokens, self._rate = time.monotonic(), 0, 0.0
-        self._part_began = self._clock
+        self._score, self._tokens, self._rate = "", 0, 0.0
+        self._clock = self._began = time.monotonic()  # of the last evaluation: its end and its begin
         self._evaluated = False
-
-    def within(self, done: int, total: int) -> None:
-        """Show the examples done between two micro-batches of a step."""
-        self._part("this step", done, total, self._done + done / total)
 
     def step(self, done: int, loss: float, tokens: int) -> None:
         """Show the loss of an update that read `tokens`, and the token rate since the last evaluation."""
@@ -145,21 +140,16 @@ class TrainingBar(Bar):
         else:
             self._tokens += tokens
             self._rate = self._tokens / max(now - self._clock, 1e-9)
-        self._done = done
         self.update(done, f"loss {loss:.3f}{self._score}, {self._rate:,.0f} tokens/s")
 
     def evaluating(self, step: int, done: int, total: int) -> None:
         """Show the examples done of an evaluation after `step`."""
-        self._done = step
-        self._part("evaluating", done, total, step)
+        now = time.monotonic()
+        if done == 0:
+            self._began = now
+        if now - self._began > MOMENT:
+            self.update(step, f"evaluating {done:,}/{total:,}")
 
     def evaluated(self, score: str) -> None:
         """Keep the score of an evaluation for the next notes."""
         self._score, self._evaluated = f", validation {score}", True
-
-    def _part(self, name: str, done: int, total: int, units: float) -> None:
-        now = time.monotonic()
-        if done == 0:
-            self._part_began = now
-        if now - self._part_began > MOMENT:
-            self.update(units, f"{name} {done:,}/{total:,}")

@@ -93,22 +93,11 @@ def write_atomic(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
-        _sync_folder(path.parent)
     except OSError as error:
-        raise explained(error, path, len(data)) from error
+        raise explained(error, path, written=True) from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut, where the system can."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -122,14 +111,6 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def make_results_folder(folder: Path) -> None:
-    """Make a folder at or below `out`, and its parents. Raises UserError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot make this folder: {_reason(error)}; choose another out=...") from None
-
-
 def sweep_partials(folder: Path) -> None:
     """Remove temporary files of killed processes from a folder whose lock the caller holds."""
     for path in folder.glob(PARTIALS):
@@ -137,13 +118,9 @@ def sweep_partials(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def explained(error: OSError, path: Path, needed: int | None) -> UserError:
-    """Return a failed read or write as a one-line message. `needed`: bytes of a write; None: perhaps a read."""
-    reason = _reason(error)
-    if needed is None and error.errno not in FULL:
-        return UserError(f"{error.filename or path}: {reason}")
-    return UserError(f"{path} cannot be written: {reason}; the previous file is intact")
-
-
-def _reason(error: OSError) -> str:
-    return os.strerror(error.errno).lower() if error.errno else str(error)
+def explained(error: OSError, path: Path, written: bool) -> UserError:
+    """Return a failed read or write as a one-line message."""
+    reason = os.strerror(error.errno).lower() if error.errno else str(error)
+    if written or error.errno in FULL:
+        return UserError(f"{path} cannot be written: {reason}; the previous file is intact")
+    return UserError(f"{error.filename or path}: {reason}")

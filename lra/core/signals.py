@@ -27,12 +27,11 @@ class Paused(BaseException):
     Args:
         reason: the signal, or the limit that was reached.
         code: exit code.
-        alone: True if only this run stops, and the others of its sweep go on.
     """
 
-    def __init__(self, reason: str, code: int = PAUSED, alone: bool = False) -> None:
+    def __init__(self, reason: str, code: int = PAUSED) -> None:
         super().__init__(reason)
-        self.code, self.alone, self.title = code, alone, "lra-train"
+        self.code, self.title = code, "lra-train"
 
     @property
     def line(self) -> str:
@@ -40,30 +39,16 @@ class Paused(BaseException):
         return f"{self.title}: paused ({self}); rerun the command to resume"
 
 
-def by_signal(number: int) -> Paused:
-    """Return the pause that a signal asks for."""
-    return Paused(signal.Signals(number).name, 128 + number)
-
-
 class StopFlag:
     """Context manager that turns the first signal of `ASKING` into a flag, which a training loop reads between steps.
 
     Args:
-        minutes: limit of this run, from now on; None: no limit.
-        sweep_minutes: limit of the whole command, from its start; None: no limit.
+        minutes: limit of the whole command, from its start; None: no limit.
         repeated: True if a launcher repeats the terminal's signals, as torchrun does; a second signal is then ignored.
     """
 
-    def __init__(
-        self, minutes: float | None = None, sweep_minutes: float | None = None, repeated: bool = False
-    ) -> None:
-        self._limits: list[tuple[float, Paused]] = []
-        if minutes is not None:
-            over = Paused(f"train.minutes={minutes:g} are over", alone=True)
-            self._limits.append((time.monotonic() + 60 * minutes, over))
-        if sweep_minutes is not None:
-            self._limits.append((STARTED + 60 * sweep_minutes, Paused(f"sweep_minutes={sweep_minutes:g} are over")))
-        self._repeated = repeated
+    def __init__(self, minutes: float | None = None, repeated: bool = False) -> None:
+        self._minutes, self._repeated = minutes, repeated
         self._handlers: dict[int, Any] = {}
         self._number: int | None = None
 
@@ -91,12 +76,13 @@ class StopFlag:
 
     def signalled(self) -> Paused | None:
         """Return the pause that a signal asked for."""
-        return None if self._number is None else by_signal(self._number)
+        return None if self._number is None else Paused(signal.Signals(self._number).name, 128 + self._number)
 
     def pending(self) -> Paused | None:
-        """Return the pause that a signal or a time limit asks for."""
-        over = (pause for end, pause in self._limits if time.monotonic() >= end)
-        return self.signalled() or next(over, None)
+        """Return the pause that a signal or the time limit asks for."""
+        if self._minutes is not None and time.monotonic() >= STARTED + 60 * self._minutes:
+            return self.signalled() or Paused(f"sweep_minutes={self._minutes:g} are over")
+        return self.signalled()
 
 
 @contextmanager

@@ -5,7 +5,6 @@ RECORD = "record.json"
 CONFIG = "config.json"  # identity of the run
 METRICS = "metrics.jsonl"
 PREDICTIONS = "predictions.npy"
-COSTS = "costs.npy"
 SAMPLE = "sample.txt"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer.json"  # of the task, where weights are kept

@@ -10,7 +10,6 @@ render.py         Markdown, LaTeX, HTML
 verify.py         does a report match its runs?
 """
 
-from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from lra.records.names import PAGE, README, SEEDS_FIGURE
 from lra.records.runs import Run, read_runs
 from lra.report import render
 from lra.report.frame import present, runs_frame
-from lra.report.published import Published, files
+from lra.report.published import NAME, Published
 from lra.report.tables import Matrix, cells_frame, column_notes
 
 
@@ -32,16 +31,16 @@ class Report:
     Args:
         folder: a results folder, or a `runs.jsonl`.
         selection: a selection rule for all runs; None: the rule of each run's recipe.
-        published: files of published numbers, in addition to `published.yaml` in the folder.
 
     Raises:
         UserError: if there is nothing to read, a file is damaged, or runs do not belong together.
     """
 
-    def __init__(self, folder: Path, selection: str | None = None, published: Iterable[Path] = ()) -> None:
+    def __init__(self, folder: Path, selection: str | None = None) -> None:
         self.folder = folder if folder.is_dir() else folder.parent
         self.title = printable(self.folder.resolve().name)
-        self.published = Published(*files(self.folder, published))
+        own = self.folder / NAME
+        self.published = Published(*([own] if own.exists() else []))
         self.frame = runs_frame(self.folder, read_runs(folder), self.published, selection)
         self.cells = cells_frame(self.frame, self.published)
 
@@ -65,11 +64,11 @@ class Report:
         return render.texts(self)
 
 
-def write_report(folder: Path, selection: str | None = None, published: Iterable[Path] = ()) -> Path:
+def write_report(folder: Path, selection: str | None = None) -> Path:
     """Write the report of `folder` into it and return the path of its README.md. Arguments as of `Report`."""
     from lra.report.figures import drawn
 
-    report = Report(folder, selection, published)
+    report = Report(folder, selection)
     figures = drawn(report)
     for name, text in report.texts().items():
         write_atomic(report.folder / name, text.encode())

@@ -1,7 +1,7 @@
 """Published numbers, and the names and order of rows and columns, from `published.yaml`."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -123,12 +123,6 @@ class Published:
     def source(self, task: str) -> PublishedTable | None:
         """Return the first source with numbers for a task; None if there is none."""
         return next((source for source in self.sources if source.covers(task)), None)
-
-
-def files(folder: Path, more: Iterable[Path]) -> list[Path]:
-    """Return the files of published numbers of a user: the one in the results folder, and `more`."""
-    of_folder = folder / NAME
-    return [*([of_folder] if of_folder.exists() else []), *more]
 
 
 def _natural(text: str) -> tuple[str | float, ...]:

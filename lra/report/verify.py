@@ -3,7 +3,7 @@
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from lra.report import Report
 WIDTH = 120  # characters of a line that are printed
 
 
-def verify(folder: Path, selection: str | None = None, published: Iterable[Path] = ()) -> tuple[int, list[str]]:
+def verify(folder: Path, selection: str | None = None) -> tuple[int, list[str]]:
     """Verify a results folder; arguments as of `Report`.
 
     Checks the SHA-256 of every record and of its metrics and predictions, the accuracy of each run from its
@@ -30,7 +30,7 @@ def verify(folder: Path, selection: str | None = None, published: Iterable[Path]
         the number of runs, and one line for each mismatch.
     """
     try:
-        report = Report(folder, selection, published)
+        report = Report(folder, selection)
     except UserError as error:
         return 0, [str(error)]
     mismatches = [printable(f"{folder / run.name}: {fault}") for run in report.runs for fault in faults(run)]

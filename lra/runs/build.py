@@ -81,10 +81,6 @@ def assemble(settings: Settings) -> System:
             f"train.micro_batch={recipe.micro_batch}: model.norm_over=batch takes the moments of a whole batch; use "
             f"train.micro_batch={recipe.batch_size}"
         )
-    if recipe.goal is not None and builder.facts.metric != "accuracy":
-        raise UserError(
-            f"train.goal={recipe.goal:g} is an accuracy, but {builder.facts.name} is measured by perplexity"
-        )
     start = settings.start
     if start is not None and not isinstance(start, Start):
         raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.Start")
@@ -125,12 +121,6 @@ def _pretraining(settings: Settings, system: System, final: "Model") -> Pretrain
     options = Pretrain(**settings.pretrain)
     if settings.init is not None:
         raise UserError("pretrain, init: both would say what the model starts from; use init=scratch or pretrain=none")
-    for key in ("goal", "progress"):
-        if options.train.get(key) is not None:
-            raise UserError(
-                f"pretrain.train.{key}={options.train[key]}: counts right answers, and a pretraining is measured by "
-                f"its loss; use pretrain.train.{key}=null, and pretrain.train.patience where it shall end early"
-            )
     train = {**settings.train, **options.train}
     configure.check(Recipe, train, "pretrain.train.")
     try:

@@ -1,13 +1,20 @@
-"""Evaluations of a training: the best one, milestones, and early stopping."""
+"""When a training ends: its best evaluation, milestones and early stopping; and the time of a whole sweep."""
 
 import math
+import time
 from typing import Any
 
+from lra.config.settings import Settings
+from lra.core.console import say, span
+from lra.core.errors import CONFIG_ERROR
+from lra.core.signals import Paused
+from lra.runs.build import System
 from lra.training.recipe import Recipe
 
 REACHED = (50, 90, 99)  # percent of validation
 GOALS = 2  # consecutive evaluations that solve a task
 STATE = ("step", "why", "at_goal", "progress", "reached")
+LEAST_STEPS, LEAST_SECONDS = 3, 5.0  # before the time of a step is known; the first step is not counted
 
 Validation = tuple[float, float | None]
 """Accuracy in percent, and loss; None where that is not finite."""
@@ -81,3 +88,38 @@ class EndOfTraining:
         if self.recipe.patience is None and self.recipe.goal is None:
             return {}
         return {"ended": self.why} | ({} if self.recipe.goal is None else {"reached": self.reached})
+
+
+def training_tokens(system: System) -> int:
+    """Return the tokens of one training and its pretraining, padding included."""
+    phases = [system] if system.pretraining is None else [system, system.pretraining.system]
+    facts = system.builder.facts
+    return sum(phase.recipe.steps * phase.recipe.batch_size for phase in phases) * facts.documents * facts.max_len
+
+
+class SweepTime:
+    """Print the time of the whole sweep during its first run, and stop it if that is above `max_hours`."""
+
+    def __init__(self, settings: Settings, system: System, number: int) -> None:
+        self._tokens = settings.sweep["tokens"] if number == 0 and settings.sweep["jobs"] > 1 else None
+        self._per_step = system.recipe.batch_size * system.builder.facts.documents * system.builder.facts.max_len
+        self._max_hours = settings.max_hours if settings.sweep_minutes is None else None
+        self._steps, self._began = 0, 0.0
+
+    def on_step(self) -> Paused | None:
+        """Count a step; return the reason to stop the sweep, or None."""
+        if self._tokens is None:
+            return None
+        self._steps += 1
+        now = time.monotonic()
+        if self._steps == 1:
+            self._began = now
+        if self._steps <= LEAST_STEPS or now - self._began < LEAST_SECONDS:
+            return None
+        seconds = (now - self._began) / (self._steps - 1) / self._per_step * self._tokens
+        self._tokens = None
+        say(f"the sweep takes about {span(seconds)} without evaluations, at the speed of its first run")
+        if self._max_hours is not None and seconds / 3600 > self._max_hours:
+            limit = f"{span(seconds)} is above max_hours={self._max_hours:g}; use max_hours=null, or sweep_minutes=..."
+            return Paused(limit, code=CONFIG_ERROR)
+        return None

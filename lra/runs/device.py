@@ -2,8 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -13,7 +12,6 @@ from lra.data import default_workers
 from lra.training import distributed
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
-CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def device_of(name: str) -> str:
@@ -26,25 +24,9 @@ def device_of(name: str) -> str:
 
 def reproducible() -> None:
     """Use deterministic algorithms only. Filling uninitialised memory would take 1 % of a training step on a CPU."""
-    os.environ.setdefault(CUBLAS, ":4096:8")  # without it, older PyTorch refuses products on CUDA
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, older PyTorch refuses products on CUDA
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
-
-
-@contextmanager
-def restore_torch_state() -> Iterator[None]:
-    """Restore PyTorch's threads and determinism, which a run sets for the whole process."""
-    variable = os.environ.get(CUBLAS)
-    numbers, threads = torch.utils.deterministic, torch.get_num_threads()
-    level, filled = torch.get_deterministic_debug_mode(), numbers.fill_uninitialized_memory
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_deterministic_debug_mode(level)
-        numbers.fill_uninitialized_memory = filled
-        if variable is None:
-            os.environ.pop(CUBLAS, None)
 
 
 def keep_memory() -> None:

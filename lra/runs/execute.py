@@ -1,9 +1,11 @@
 """Train and test one run."""
 
+import io
 import time
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor
@@ -18,24 +20,23 @@ from lra.data.splits import seen
 from lra.laws import before_a_run
 from lra.model.model import Model
 from lra.records import checkpoint, record
-from lra.records.names import COSTS, METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
+from lra.records.names import METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
 from lra.runs.build import Job
 from lra.runs.describe import parameters
 from lra.runs.device import PeakMemory, keep_memory, reproducible, threads_at_hand
 from lra.runs.initial_weights import draw_model, load_initial_weights, pretrain
 from lra.runs.loggers import Loggers
-from lra.runs.trainer import Trainer, entry, save_array
+from lra.runs.trainer import Trainer, entry
 from lra.training import distributed
-from lra.training.evaluate import Predictions, Score, diagnose, evaluate, packed
+from lra.training.evaluate import Predictions, Score, diagnose, evaluate, packed, sample
 from lra.training.fit import Training
-from lra.training.generate import sample
 from lra.training.update import Diverged
 
 
 def train_and_test(job: Job, task: Task, device: str, stop: StopFlag, loggers: Loggers) -> dict[str, Any]:
     """Resume from the last checkpoint, train, select the weights and test them.
 
-    Writes `metrics.jsonl`, checkpoints, and for language models the loss of every batch and a sample.
+    Writes `metrics.jsonl`, checkpoints, and for language models a sample.
 
     Returns:
         The part of the record that only a run can fill.
@@ -82,7 +83,7 @@ def train_and_test(job: Job, task: Task, device: str, stop: StopFlag, loggers: L
     if diverged:
         say(f"{job.title}: diverged: {diverged}")
         results["reason"] = str(diverged)
-    results["files"] = record.sha256(job.folder, METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS, TOKENIZER)
+    results["files"] = record.sha256(job.folder, METRICS, PREDICTIONS, SAMPLE, WEIGHTS, TOKENIZER)
     results["peak_memory_bytes"] = memory.read()
     results["test_in_train"] = seen(task.train, task.test)  # last: it reads all of them
     return results
@@ -160,7 +161,9 @@ def diagnose_and_save(job: Job, task: Task, predictions: Predictions) -> dict[st
     """Write the test predictions; return their accuracy by group of examples."""
     labels = task.test.labels
     if distributed.is_main():
-        save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
+        buffer = io.BytesIO()
+        np.save(buffer, packed(predictions.classes, labels))
+        write_atomic(job.folder / PREDICTIONS, buffer.getvalue())
     builder = job.system.builder
     groups, guesses = builder.groups(task.test), builder.guesses(task)
     return {"diagnostics": diagnose(groups, predictions.classes, labels, guesses)}

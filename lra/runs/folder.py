@@ -13,7 +13,7 @@ from lra.config.settings import Settings
 from lra.core import files
 from lra.core.console import Preparation, say
 from lra.core.errors import UserError
-from lra.core.files import explained, make_results_folder, read_json, sweep_partials, write_atomic, write_json
+from lra.core.files import explained, read_json, sweep_partials, write_atomic, write_json
 from lra.core.signals import Paused, StopFlag
 from lra.data import Place, Task, TaskBuilder
 from lra.records import checkpoint, provenance, record
@@ -21,18 +21,13 @@ from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
 from lra.records.record import RunRecord, readable
 from lra.records.runs import recorded, state
 from lra.runs.build import Job
-from lra.runs.loggers import Loggers, loggers_of
+from lra.runs.loggers import Loggers
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from lra.training.distributed import Gate
 
 LOCK_PATIENCE_SECONDS = 1.0  # a process that looks at the state of a run holds its lock for an instant
 INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change with resume=inexact
-LEFT_ALONE = {  # by `retry`: the statuses of runs that the same command leaves alone
-    "none": ("finished", "diverged", "failed"),
-    "failed": ("finished", "diverged"),
-    "all": ("finished",),
-}
 
 
 class AtWork(UserError):
@@ -40,7 +35,7 @@ class AtWork(UserError):
 
 
 def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
-    """Return the record of a run that is complete, None if there is work to do.
+    """Return the record of a run that is finished or diverged, None if there is work to do.
 
     Raises:
         UserError: the folder holds a run of another configuration; the message lists the differences.
@@ -55,7 +50,7 @@ def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
             f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
             "choose another out=..., or delete that folder"
         )
-    return run if run is not None and run.status in LEFT_ALONE[settings.retry] else None
+    return run if run is not None and run.status in ("finished", "diverged") else None
 
 
 def _identity(folder: Path) -> dict[str, Any] | None:
@@ -96,13 +91,11 @@ def _prepared(builder: TaskBuilder, settings: Settings) -> Task:
         return builder.build(Place.of(settings, progress))
 
 
-def skip_completed(title: str, folder: Path, status: str) -> str:
-    """Print that a complete run is left alone; returns its status. Removes the checkpoint of a finished run."""
+def skip_completed(title: str, folder: Path, status: str) -> None:
+    """Print that a complete run is left alone, and remove the checkpoint of a finished one."""
     if status == "finished":
         checkpoint.remove(folder)
-    hint = {"diverged": "; retry=all begins it anew", "failed": "; retry=failed tries again"}
-    say(f"{title}: {status} before, nothing to do ({folder}{hint.get(status, '')})")
-    return status
+    say(f"{title}: {status} before, nothing to do ({folder})")
 
 
 def outcome(folder: Path, settings: Settings) -> tuple[str, str]:
@@ -118,7 +111,7 @@ def run(job: Job) -> str:
     """Train a run in its folder, as one rank of those that torchrun started.
 
     Returns:
-        finished, skipped (it was finished before), diverged or failed.
+        finished, skipped (finished before), diverged or failed.
 
     Raises:
         UserError: a mistake in the configuration or the data.
@@ -144,7 +137,7 @@ def run(job: Job) -> str:
                 distributed.all_reduce_sum(0)
             return status
     except OSError as error:
-        raise explained(error, job.folder, None) from error
+        raise explained(error, job.folder, written=False) from error
 
 
 def _lead(job: Job, device: str, gate: "Gate") -> str:
@@ -152,7 +145,7 @@ def _lead(job: Job, device: str, gate: "Gate") -> str:
     if done := _done(job):
         return done
     try:
-        make_results_folder(job.folder)
+        job.folder.mkdir(parents=True, exist_ok=True)
         with files.hold(job.folder / LOCK, LOCK_PATIENCE_SECONDS):
             return _done(job) or _train_and_record(job, device, gate)  # another process may have been faster
     except files.Held as held:
@@ -178,15 +171,15 @@ def _done(job: Job) -> str | None:
     earlier = completed_record(job.folder, job.settings)
     if earlier is None:
         return None
-    status = skip_completed(job.title, job.folder, earlier.status)
-    return "skipped" if status == "finished" else status
+    skip_completed(job.title, job.folder, earlier.status)
+    return "skipped" if earlier.status == "finished" else earlier.status
 
 
 def _stop_flag(job: Job) -> StopFlag:
     from lra.training import distributed
 
     repeated = distributed.count() > 1 or multiprocessing.parent_process() is not None
-    return StopFlag(job.system.recipe.minutes, job.settings.sweep_minutes, repeated=repeated)
+    return StopFlag(job.settings.sweep_minutes, repeated=repeated)
 
 
 def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
@@ -202,7 +195,7 @@ def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
         task = _prepared(job.system.builder, job.settings)
         data_digest = task.digest
         gate.open()
-        with Loggers(loggers_of(job.settings), job) as loggers:
+        with Loggers(job) as loggers:
             results = train_and_test(job, task, device, stop, loggers)
             if results["status"] == "finished":
                 loggers.tested(results["test"][job.system.recipe.selection], task.best_baseline)
@@ -234,12 +227,9 @@ def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
 
 
 def _tidy(job: Job) -> None:
-    """Remove files of earlier attempts, except those that the run resumes from; write its identity."""
+    """Remove the record and the error of earlier attempts; write the identity."""
     folder = job.folder
     sweep_partials(folder)
-    earlier = recorded(folder)
-    if earlier is not None and earlier.status == "diverged":
-        checkpoint.remove(folder)
     write_json(folder / CONFIG, job.settings.identity)
     for name in (ERRORS, RECORD):
         (folder / name).unlink(missing_ok=True)

@@ -5,7 +5,8 @@ decides the weights: the identity of the phase, the data and the environment.
 """
 
 import json
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -30,8 +31,8 @@ from lra.training.recipe import carried
 from lra.training.update import Diverged
 
 KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # of a pretraining, in the records of its runs
+FOREVER = -1  # seconds
 TAKEN = ["embedding", "mixer", "feed_forward", "norms"]
-PATIENCE_SECONDS = 1.0  # between two looks at the time limits, while another process computes the weights
 
 
 def draw_model(system: System, facts: TaskSpec, seed: int) -> Model:
@@ -77,8 +78,7 @@ def pretrain(
         title=f"{job.title}, pretraining",
         number=job.number,
     )
-    with ExitStack() as stack:
-        _take_lock(stack, pretraining, stop)
+    with _locked(pretraining):
         earlier = pretraining.folder / RECORD
         done = distributed.first_from_any_rank(record.read(earlier) if earlier.exists() else None)
         if done is None:
@@ -92,23 +92,17 @@ def pretrain(
     return {**kept, "sha256": report["sha256"], "seed": seed, "parameters_taken": report["parameters_taken"]}, lines
 
 
-def _take_lock(stack: ExitStack, pretraining: Job, stop: StopFlag) -> None:
-    """Hold the folder of a pretraining on rank 0 until the stack ends; all ranks wait for it."""
-    announced = taken = False
-    while True:
-        if distributed.is_main():
-            pretraining.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                stack.enter_context(files.hold(pretraining.folder / LOCK, PATIENCE_SECONDS))
-                taken = True
-            except files.Held as held:
-                if not announced:
-                    say(f"{pretraining.title}: waits for the same weights ({held})")
-                announced = True
-        if distributed.all_reduce_sum(taken) == [1]:
-            return
-        if pause := distributed.first_from_any_rank(stop.pending()):
-            raise pause
+@contextmanager
+def _locked(pretraining: Job) -> Iterator[None]:
+    """Hold the folder of a pretraining on rank 0; all ranks wait for it."""
+    lock = pretraining.folder / LOCK
+    if distributed.is_main():
+        pretraining.folder.mkdir(parents=True, exist_ok=True)
+        if other := files.holder(lock):
+            say(f"{pretraining.title}: waits for the same weights ({other})")
+    with files.hold(lock, FOREVER) if distributed.is_main() else nullcontext():
+        distributed.all_reduce_sum(0)
+        yield
 
 
 def _pretrain(

@@ -17,10 +17,7 @@ from lra.core.errors import UserError
 from lra.core.files import digest
 from lra.runs.build import Job
 
-
-def tags_of(job: Job) -> dict[str, str]:
-    """Return task, attention, variant and protocol of a job by name."""
-    return {name: getattr(job.cell, name) for name in ("task", "attention", "variant", "protocol")}
+TAGS = ("task", "attention", "variant", "protocol")  # of a cell
 
 
 class TensorBoard:
@@ -33,8 +30,8 @@ class TensorBoard:
         """Open the event file; `purge_step` hides what an earlier process wrote."""
         from torch.utils.tensorboard import SummaryWriter
 
-        first = {name.title(): value for name, value in {**tags_of(job), "seed": job.settings.seed}.items()}
-        self._config = {**first, **_flat(job.settings.identity)}  # capitals are the table's first columns
+        first = {name.title(): getattr(job.cell, name) for name in TAGS} | {"Seed": job.settings.seed}
+        self._config = first | _flat(job.settings.identity)  # capitals are the table's first columns
         self._writer = SummaryWriter(job.folder, purge_step=0)
 
     def log(self, step: int, values: dict[str, float]) -> None:
@@ -67,8 +64,8 @@ class Wandb:
         """Start the run, under the same id after an interruption."""
         import wandb
 
-        tags = tags_of(job)
-        config = {"cell": {**tags, **job.cell.settings}, **job.settings.identity}
+        tags = {name: getattr(job.cell, name) for name in TAGS}
+        config = {"cell": tags | job.cell.settings, **job.settings.identity}
         run_id = digest({"config": config, "folder": job.folder.as_posix()})[:16]
         for earlier in (job.folder / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(earlier)
@@ -114,23 +111,23 @@ def loggers_of(settings: Settings) -> list[Any]:
 class Loggers:
     """All loggers of one run; a context manager that finishes them."""
 
-    def __init__(self, loggers: list[Any] | None = None, job: Job | None = None) -> None:
-        self._loggers, self._job = loggers or [], job
-        self._started: list[Any] = []
+    def __init__(self, job: Job | None = None) -> None:
+        self._job = job
+        self._loggers: list[Any] = []  # that have started
         self._step, self._test = 0, {}
 
     def start(self, lines: list[dict[str, Any]]) -> None:
         """Start them, and log the lines that `metrics.jsonl` has already."""
-        for logger in self._loggers:
+        for logger in [] if self._job is None else loggers_of(self._job.settings):
             logger.start(self._job)
-            self._started.append(logger)
+            self._loggers.append(logger)
         for line in lines:
             if "phase" not in line:  # pretraining counts steps of its own
                 self.log(line)
 
     def log(self, line: dict[str, Any]) -> None:
         """Log a line of `metrics.jsonl`."""
-        for logger in self._started:
+        for logger in self._loggers:
             logger.log(line["step"], grouped(line))
 
     def tested(self, score: dict[str, Any], baseline: tuple[str, float] | None) -> None:
@@ -144,7 +141,7 @@ class Loggers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for logger in self._started:
+        for logger in self._loggers:
             logger.finish(self._step, self._test)
 
 

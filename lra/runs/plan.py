@@ -27,7 +27,7 @@ from lra.config.settings import Seed, Settings, settings_of
 from lra.core import files
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.core.files import digest, explained, make_results_folder
+from lra.core.files import digest, explained
 from lra.data import Place
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
@@ -240,10 +240,10 @@ def declare(plan: Plan) -> None:
     """Add the cells of a plan to sweep.json; seeds declared earlier stay declared."""
     path = plan.out / SWEEP
     try:
-        make_results_folder(plan.out)
+        plan.out.mkdir(parents=True, exist_ok=True)
         with files.hold(plan.out / SWEEP_LOCK, LOCK_PATIENCE_SECONDS):
             Sweep.read(path).merged(Sweep(cells=[row.declared for row in plan.rows])).write(path)
     except files.Held as held:
         raise UserError(f"{path}: {held} for more than a minute; try again") from None
     except OSError as error:
-        raise explained(error, plan.out, None) from error
+        raise explained(error, plan.out, written=False) from error

@@ -1,13 +1,10 @@
 """State of a run: training, measurements, best weights and checkpoints."""
 
-import io
 import json
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from lra.config.settings import Checkpoints
@@ -18,10 +15,9 @@ from lra.core.files import write_atomic
 from lra.core.signals import Paused, StopFlag
 from lra.data import Task
 from lra.records import checkpoint, provenance, record
-from lra.records.names import CHECKPOINT, COSTS, METRICS
-from lra.runs.budget import SweepTime
+from lra.records.names import CHECKPOINT, METRICS
 from lra.runs.build import Job
-from lra.runs.course import EndOfTraining, better
+from lra.runs.course import EndOfTraining, SweepTime, better
 from lra.runs.folder import identity_differences
 from lra.runs.loggers import Loggers
 from lra.training import distributed
@@ -44,13 +40,6 @@ def entry(score: Score, step: int) -> dict[str, Any]:
         "perplexity": score.perplexity,
         "step": step,
     }
-
-
-def save_array(path: Path, values: np.ndarray) -> None:
-    """Write an .npy file atomically."""
-    buffer = io.BytesIO()
-    np.save(buffer, values)
-    write_atomic(path, buffer.getvalue())
 
 
 class Trainer:
@@ -78,6 +67,7 @@ class Trainer:
         self.best_weights: dict[str, Tensor] = {}
         self.lines: list[dict[str, Any]] = []
         self.end = EndOfTraining(job.system.recipe)
+        self._sweep_time = SweepTime(settings, job.system, job.number)
         self._saved_at = time.monotonic()
 
     def begin(self, pretrain: dict[str, Any], lines: list[dict[str, Any]]) -> None:
@@ -156,6 +146,7 @@ class Trainer:
         """Run `fit` to its end, or to a divergence, which is returned. Raises `Paused` after saving."""
         settings, recipe, title = self.job.settings, self.job.system.recipe, self.job.title
         with console.TrainingBar(title, recipe.steps, self.training.step) as bar, stop:
+            self._bar, self._stop = bar, stop
             if recipe.warmup > recipe.steps and not recipe.stop_in_warmup:
                 reached = f"the learning rate only rises, to {recipe.learning_rate(recipe.steps):.3g}"
                 say(f"{title}: warmup={recipe.warmup} is longer than steps={recipe.steps}: {reached}")
@@ -163,31 +154,37 @@ class Trainer:
                 say(f"{title}: resumes from step {self.training.step}")
             self.write_metrics()
             loggers.start(self.lines)
-            observer = _Observer(self, bar, stop)
             measurements = fit(
                 self.training,
                 self.task,
                 recipe,
                 seed=settings.seed,
                 precision=settings.precision,
-                on_step=observer.on_step,
-                on_part=observer.on_part,
-                on_micro_batch=bar.within,
+                on_step=self.on_step,
+                on_part=self.on_part,
                 last_step=lambda: self.end.step,
             )
-            diverged = None
             try:
                 for now in measurements:
                     self._take(now)
                     loggers.log(self.lines[-1])
                     bar.evaluated(f"{self.task.metric} {getattr(now.val, self.task.metric):.2f}")
             except Diverged as error:
-                diverged = error
-            if self.task.objective == "next_token" and distributed.is_main():
-                save_array(self.job.folder / COSTS, np.array(self.training.losses, dtype=np.float32))
-            if diverged is None:
-                self.pause_if(stop.signalled())  # since the last step
-        return diverged
+                return error
+            self.pause_if(stop.signalled())  # since the last step
+        return None
+
+    def on_step(self, step: int, loss: float, tokens: Tokens) -> None:
+        """After a step: move the bar, save if a checkpoint is due, stop if that is asked for."""
+        self._bar.step(step, loss, tokens.computed)
+        if self.due(step):
+            self.save()
+        self.pause_if(self._stop.pending() or self._sweep_time.on_step())
+
+    def on_part(self, done: int, total: int) -> None:
+        """Within an evaluation: move the bar, stop after a signal."""
+        self._bar.evaluating(self.training.step, done, total)
+        self.pause_if(self._stop.signalled())  # the time limit waits for the next step, so that every start advances
 
     def pause_if(self, asked: Paused | None) -> None:
         """Save and raise on all ranks if one of them is asked to stop."""
@@ -238,25 +235,6 @@ class Trainer:
         if self.inexact:
             values["inexact"] = self.inexact
         return values
-
-
-class _Observer:
-    """Callbacks of `fit`: move the bar, write checkpoints, stop if asked to."""
-
-    def __init__(self, trainer: Trainer, bar: console.TrainingBar, stop: StopFlag) -> None:
-        job = trainer.job
-        self.trainer, self.bar, self.stop = trainer, bar, stop
-        self.sweep_time = SweepTime(job.settings, job.system, job.number)
-
-    def on_step(self, step: int, loss: float, tokens: Tokens) -> None:
-        self.bar.step(step, loss, tokens.computed)
-        if self.trainer.due(step):
-            self.trainer.save()
-        self.trainer.pause_if(self.stop.pending() or self.sweep_time.on_step())
-
-    def on_part(self, done: int, total: int) -> None:
-        self.bar.evaluating(self.trainer.training.step, done, total)
-        self.trainer.pause_if(self.stop.signalled())  # time limits wait for the next step, so that every start advances
 
 
 def _metrics_line(now: Measurement) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from lra.ops.device import is_asynchronous
 from lra.training.batches import MicroBatch, Tokens, batches, micro_batches, prefetch
 from lra.training.evaluate import OnPart, Score, evaluate
 from lra.training.recipe import Recipe
-from lra.training.update import Diverged, OnMicroBatch, Update, compile_blocks, compiles, make_optimizer, update
+from lra.training.update import Diverged, Update, compile_blocks, compiles, make_optimizer, update
 
 OnStep = Callable[[int, float, Tokens], None]
 """Called after each update with the number of updates, the last loss that was read, and the tokens read since then."""
@@ -124,7 +124,6 @@ def fit(
     precision: Precision,
     on_step: OnStep,
     on_part: OnPart = lambda *_: None,
-    on_micro_batch: OnMicroBatch = lambda *_: None,
     last_step: Callable[[], int] | None = None,
 ) -> Iterator[Measurement]:
     """Train on from `training.step`, yielding a measurement every `eval_every` steps and after the last.
@@ -132,7 +131,6 @@ def fit(
     Args:
         on_step: called after each step and its measurement.
         on_part: called within evaluations.
-        on_micro_batch: called within steps.
         last_step: called before each step, returns the number of steps after which training ends; None: `steps`.
 
     Raises:
@@ -151,7 +149,7 @@ def fit(
             return
         started = update(
             training.model, training.optimizer, split, examples, recipe, seed=seed, step=step, precision=precision,
-            last=last, on_micro_batch=on_micro_batch, parts=parts,
+            last=last, parts=parts,
         )  # fmt: skip
         training.updates.append(started)
         training.step = step + 1

@@ -65,7 +65,6 @@ class Recipe:
     no_decay: list[Group] | None
     layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
     groups: dict[str, dict[str, Any]] | None
-    minutes: PositiveFloat | None
     compile: bool | None
     selection: Literal["last", "best_val", "best_test"]
 

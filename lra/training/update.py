@@ -6,7 +6,7 @@ prevents updates in a step with a loss or gradient that is not finite, and in th
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,9 +22,6 @@ from lra.ops.device import AsyncNumbers
 from lra.training import distributed
 from lra.training.batches import MicroBatch, Tokens, micro_batches, predict, summed_loss
 from lra.training.recipe import Recipe
-
-OnMicroBatch = Callable[[int, int], None]
-"""Called before each micro-batch, with one rank only, with the examples done and all of the step; it may raise."""
 
 
 class Diverged(Exception):
@@ -101,7 +98,6 @@ def update(
     step: int,
     precision: Precision,
     last: int | None = None,
-    on_micro_batch: OnMicroBatch = lambda *_: None,
     parts: Iterable[MicroBatch] | None = None,
 ) -> Update:
     """Start one training step on examples [batch_size] of a split.
@@ -118,7 +114,7 @@ def update(
         parameter.grad = None
     totals = accumulate(
         model, split, examples, recipe.micro_batch, seed=seed, step=step, precision=precision,
-        on_micro_batch=on_micro_batch, parts=parts,
+        parts=parts,
     )  # fmt: skip
     lr = recipe.learning_rate(step, last)
     gradients = [parameter.grad for parameter in model.every_parameter if parameter.grad is not None]
@@ -142,7 +138,6 @@ def accumulate(
     seed: int,
     step: int,
     precision: Precision,
-    on_micro_batch: OnMicroBatch = lambda *_: None,
     parts: Iterable[MicroBatch] | None = None,
 ) -> Tensor:
     """Add the gradient of the mean loss over `examples` to the parameters; return [loss, real tokens, computed tokens].
@@ -152,16 +147,13 @@ def accumulate(
     """
     device = model.every_parameter[0].device
     predictions = len(split.predictions(examples))
-    total, real, computed, done = torch.zeros((), dtype=torch.float64, device=device), 0, 0, 0
+    total, real, computed = torch.zeros((), dtype=torch.float64, device=device), 0, 0
     for part in micro_batches(model, split, examples, micro_batch, precision) if parts is None else parts:
-        if distributed.count() == 1:
-            on_micro_batch(done, len(examples))
         dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
         logits, labels = predict(model, part, precision)
         loss = summed_loss(logits, labels) / predictions
         loss.backward()
         total += loss.detach()
-        done += len(part.places)
         real, computed = real + part.real, computed + part.tokens.size
     distributed.add_gradients(model.every_parameter)
     totals = torch.stack([total, total.new_full((), real), total.new_full((), computed)])

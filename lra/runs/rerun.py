@@ -23,7 +23,7 @@ from lra.runs.folder import completed_record, run
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # what a run computes
 MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "precision")
-CONDITIONS = ("commit", "dirty", "packages", *MACHINE)
+CONDITIONS = ("commit", "dirty", "packages", "noise", *MACHINE)
 ONCE = {"backend": "torch", "noise": 1}  # of a record without these keys
 PROBES = ("attention_std", "score_std", "score_asymmetry", "residual_norm", "gradient_norm")
 ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: times, and what is not reproducible
@@ -36,13 +36,11 @@ class RerunComparison:
     Args:
         numbers: that differ, a line each.
         conditions: likewise.
-        noise: why the numbers cannot be equal, if the run draws noise and its version changed.
     """
 
     folder: Path
     numbers: list[str]
     conditions: list[str]
-    noise: str | None
 
 
 def rerun(path: Path, asked: Settings) -> RerunComparison:
@@ -72,14 +70,7 @@ def rerun(path: Path, asked: Settings) -> RerunComparison:
     numbers += _told(record.differences(was, now))
     conditions = [ONCE | each.provenance.model_dump() for each in (earlier, made.record)]
     told = _told(record.differences(*({key: each.get(key) for key in CONDITIONS} for each in conditions)))
-    return RerunComparison(job.folder, numbers, told, _changed_noise(job.settings, *conditions))
-
-
-def _changed_noise(settings: Settings, earlier: dict[str, Any], made: dict[str, Any]) -> str | None:
-    draws = settings.model["dropout"] > 0 or settings.attention.get("gumbel")
-    if not draws or earlier["noise"] == made["noise"]:
-        return None
-    return f"noise in training was version {earlier['noise']}, now {made['noise']}, so its numbers cannot be equal"
+    return RerunComparison(job.folder, numbers, told)
 
 
 def _settings(path: Path, earlier: RunRecord, asked: Settings) -> Settings:
@@ -132,10 +123,7 @@ def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
     """Return the run to train again. Its pretraining is done again, too, and not read from the cache."""
     levels = 5 + bool(earlier.settings)  # of a run's path below its results folder; the first is the option of the task
     task = path.absolute().parts[-levels]
-    cell, system = (
-        Cell(task, earlier.protocol, earlier.attention, earlier.variant, earlier.settings),
-        assemble(settings),
-    )
+    cell = Cell(task, earlier.protocol, earlier.attention, earlier.variant, earlier.settings)
     if ".." in cell.folder.parts:
         raise UserError(f"{cell.folder}: expected names of a folder for each run, found a path that leads elsewhere")
     system = assemble(settings)
@@ -156,9 +144,9 @@ def _refuse_other_inputs(job: Job, earlier: RunRecord) -> None:
 
 
 def comparable_results(whole: RunRecord) -> dict[str, Any]:
-    """Return the results of a record, with the digests of files that hold no times."""
+    """Return the results of a record, with the digests of files that runs still write and that hold no times."""
     values = whole.values()
-    files = {name: digest for name, digest in whole.files.items() if name != METRICS}
+    files = {name: digest for name, digest in whole.files.items() if name not in (METRICS, "costs.npy")}
     config = {**whole.config, "train": _numbers(whole)}
     return {**{key: values.get(key) for key in RESULTS}, "config": config, "files": files}
 

@@ -1,1 +1,0 @@
-"""Retraining of kept runs."""
