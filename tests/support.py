@@ -359,7 +359,7 @@ def builder_of(option: str, **changes: object) -> TaskBuilder:
 
 def place(cache: Path, data_dir: Path | None = None, workers: int = 1) -> Place:
     """A cache and a data folder, without a progress bar."""
-    return Place(cache=cache, data_dir=data_dir, workers=workers, progress=lambda done, total: None)
+    return Place(cache=cache, data_dir=data_dir, workers=workers)
 
 
 def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
