@@ -186,7 +186,6 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
         ("attention.kernel=relu",),
         ("attention.features=3", "attention.redraw_every=2"),
     ],
-    "retention": [(), ("attention.gate=false",), ("attention.rotary=false",)],
     "extractor": [
         ("attention.lags=3", "attention.rank=null", "attention.groups=1"),
         ("attention.lags=3", "attention.rank=null", "attention.groups=3", "attention.adjust=false"),
@@ -359,7 +358,7 @@ def builder_of(option: str, **changes: object) -> TaskBuilder:
 
 def place(cache: Path, data_dir: Path | None = None, workers: int = 1) -> Place:
     """A cache and a data folder, without a progress bar."""
-    return Place(cache=cache, data_dir=data_dir, workers=workers, progress=lambda done, total: None)
+    return Place(cache=cache, data_dir=data_dir, workers=workers)
 
 
 def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-from support import Commands, facts
+from support import Commands, facts, place
 
 from lra.cli import prepare
 from lra.cli.prepare import card
 from lra.data.cache import Writer, prepared
-from lra.tasks import Place, Task
+from lra.tasks import Task
 
 
 def pairs(cache: Path, name: str = "stub") -> Task:
@@ -23,9 +23,8 @@ def pairs(cache: Path, name: str = "stub") -> Task:
         writers["test"].add(1, a, b)
         return {"from": "made up", "licence": "none", "rows": {"train": 3, "test": 1}}
 
-    place = Place(cache=cache, data_dir=None, workers=1, progress=lambda done, total: None)
     known = facts(documents=2, classes=2, name=name)
-    return prepared(place, known, {"task": "stub", "name": name}, make, lambda splits: {"coin": 50.0})
+    return prepared(place(cache), known, {"task": "stub", "name": name}, make, lambda splits: {"coin": 50.0})
 
 
 def test_the_card_by_hand(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
-from support import composed, options, stub_task
+from support import composed, options, place, stub_task
 
 from lra.config import configure
 from lra.data.baselines import Overlap
 from lra.data.groups import by_size, by_value
 from lra.data.tokenise import text_of
-from lra.tasks import Place, Split, Task, TaskBuilder
+from lra.tasks import Split, Task, TaskBuilder
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.listops import ListOps, ListOpsFiles
 from lra.tasks.listops.trees import WORDS
@@ -22,10 +22,6 @@ from lra.training.evaluate import diagnose, packed
 
 OVERRIDES = {name: ["task.folder=files"] for name in ("listops_files", "pathfinder_files")}
 OVERRIDES |= {"files": ["task.data=files"]}
-
-
-def place(tmp_path: Path, data: Path | None = None) -> Place:
-    return Place(cache=tmp_path, data_dir=data, workers=1, progress=lambda done, total: None)
 
 
 def expressions(tmp_path: Path) -> tuple[ListOps, Task]:

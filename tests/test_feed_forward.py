@@ -5,14 +5,13 @@ from itertools import product
 
 import pytest
 import torch
-from support import composed
+from support import composed, saved_tensors
 from torch import Tensor, nn
 
 from lra.config import configure
 from lra.model.architecture import Architecture
 from lra.model.layers import FeedForward
 from lra.ops.dropout import Over, set_keys
-from lra.runs.describe import saved_tensors
 
 B, N, D, F = 3, 7, 5, 11
 OVERS = ["values", "channels"]

@@ -7,7 +7,8 @@ from test_packing import CHUNK, DROPOUT, check_packed_is_padded, logits_and_grad
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from lra.ops import flash, packing
+from lra.attention import softmax as flash
+from lra.ops import packing
 
 CASES = [("pooling=cls", 1), ("pooling=cls", 2), ("pooling=mean", 1)]
 
@@ -55,7 +56,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "CHUNK", CHUNK)
     monkeypatch.setattr(flash, "FORWARD", forward)
     monkeypatch.setattr(flash, "BACKWARD", backward)
-    monkeypatch.setattr(flash, "available", lambda *_: True)
+    monkeypatch.setattr(flash, "has_flash", lambda *_: True)
 
 
 @pytest.mark.usefixtures("reference")
@@ -95,9 +96,9 @@ def test_shapes_and_strides_are_those_of_the_kernels() -> None:
 
 def test_other_types_and_devices_take_the_padded_path() -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    assert flash.available(torch.bfloat16, cuda, 64) and flash.available(torch.float16, cuda, 8)
-    assert not flash.available(torch.bfloat16, cpu, 64)
-    assert not flash.available(torch.float32, cuda, 64)
-    assert not flash.available(torch.bfloat16, cuda, 12)
+    assert flash.has_flash(torch.bfloat16, cuda, 64) and flash.has_flash(torch.float16, cuda, 8)
+    assert not flash.has_flash(torch.bfloat16, cpu, 64)
+    assert not flash.has_flash(torch.float32, cuda, 64)
+    assert not flash.has_flash(torch.bfloat16, cuda, 12)
     model = model_of(*TINY_MODEL, "protocol=strict", "attention=softmax", task=stub_task())
     assert model.can_pack and not model.packs(torch.bfloat16)

@@ -118,14 +118,14 @@ def test_nothing_flattens_performer(spread: float, masked: bool, causal: bool) -
 # ---------------------------------------------------------------- retention
 
 
-def retained(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, rotary: bool, causal: bool) -> Tensor:
+def retained(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, causal: bool) -> Tensor:
     """Loop over heads, queries and keys; pairs of columns are complex numbers."""
     rows, count, length, width = q.shape
     half = width // 2
     y = torch.zeros_like(v)
 
     def turned(x: Tensor, place: int) -> list[complex]:
-        angles = [place / 10000 ** (m / (half - 1)) if rotary else 0 for m in range(half)]
+        angles = [place / 10000 ** (m / (half - 1)) for m in range(half)]
         pairs = [complex(x[m], x[m + half]) for m in range(half)]
         return [pair * complex(math.cos(a), math.sin(a)) for pair, a in zip(pairs, angles, strict=True)]
 
@@ -136,7 +136,7 @@ def retained(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, rotary: bo
             turned_k = [turned(k[row, head, j], j) for j in range(length)]
             for i in range(length):
                 for j in range(i + 1 if causal else length):
-                    if mask is not None and not mask[row, j]:
+                    if not mask[row, j]:
                         continue
                     score = sum((a * b.conjugate()).real for a, b in zip(turned_q[i], turned_k[j], strict=True))
                     score += float(q[row, head, i, 2 * half :] @ k[row, head, j, 2 * half :])
@@ -145,12 +145,11 @@ def retained(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, rotary: bo
 
 
 @causal_or_not
-@pytest.mark.parametrize("rotary", [True, False])
-def test_retention_by_loops(rotary: bool, causal: bool) -> None:
+def test_retention_by_loops(causal: bool) -> None:
     q, k, v = heads(13)
     mask = holes(13)
-    actual = mixer_of("retention", f"attention.rotary={rotary}", causal=causal).attend(q, k, v, mask)
-    torch.testing.assert_close(actual, retained(q, k, v, mask, rotary=rotary, causal=causal), rtol=1e-9, atol=1e-9)
+    actual = mixer_of("retention", causal=causal).attend(q, k, v, mask)
+    torch.testing.assert_close(actual, retained(q, k, v, mask, causal=causal), rtol=1e-9, atol=1e-9)
 
 
 @causal_or_not

@@ -13,8 +13,7 @@ from lra.core.errors import UserError
 from lra.data.splits import LMWindows
 from lra.model.model import Model
 from lra.tasks import PADDING, Task
-from lra.training.evaluate import evaluate
-from lra.training.generate import continuation
+from lra.training.evaluate import continuation, evaluate
 from lra.training.update import accumulate
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", "model.dropout=0")

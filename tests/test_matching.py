@@ -5,7 +5,6 @@ import lzma
 import math
 import random
 import re
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from support import built_under_one_name, composed, model_of, of_real_data, plac
 
 from lra.config import configure
 from lra.core.errors import UserError
-from lra.data.baselines import best_threshold, pair_cosine
+from lra.data.baselines import best_threshold
 from lra.data.groups import sampled
 from lra.data.tokenise import text_of
 from lra.tasks import Split, Task
@@ -145,7 +144,7 @@ def test_pairs_of_one_text_are_counted(tmp_path: Path, capfd: pytest.CaptureFixt
 
 def test_without_data_the_other_task_is_named(tmp_path: Path) -> None:
     for data in (None, tmp_path):
-        with pytest.raises(UserError, match=r"7.7 GB.*Put there: .*lra_release.gz.*task=acl_matching") as error:
+        with pytest.raises(UserError, match=r"Put there: .*lra_release.gz \(7.7 GB\).*task=acl_matching") as error:
             matching(tmp_path, data)
         assert len(str(error.value).splitlines()) == 1
     with pytest.raises(UserError, match=r"Put there: the folder acl_pairs with docs.jsonl.xz"):
@@ -158,8 +157,6 @@ def test_without_data_the_other_task_is_named(tmp_path: Path) -> None:
 
 def test_only_the_published_data_have_the_plain_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = folder(tmp_path, official())
-    assert Matching(max_length=4000, limit=None).facts.name == "matching"
-    assert AclMatching(max_length=4000, limit=None).facts.name == "acl_matching"
     assert AclMatching(max_length=97, limit=5).facts.name == "acl_matching (length 97, limit 5)"
     assert matching(tmp_path, data).name == "matching (31/13/17 examples, length 97)"
     assert matching(tmp_path, data, 4000, limit=5).name == "matching (31/13/17 examples, limit 5)"
@@ -258,61 +255,6 @@ def test_the_real_acl_pairs(tmp_path: Path, real_data: Path, limit: int | None) 
 
 
 # ---------------------------------------------------------------- baselines
-
-
-def pairs_of(rng: random.Random, count: int) -> tuple[Split, list[tuple[str, str]]]:
-    """Random pairs of texts over a few words, where equal beginnings make label 1 likely."""
-    words = [f"word{number}" for number in range(61)]
-
-    def words_of() -> list[str]:
-        return [rng.choice(words) for _ in range(rng.randint(3, 11))]
-
-    texts, labels = [], []
-    for _ in range(count):
-        first, second = words_of(), words_of()
-        labels.append(rng.randint(0, 1))
-        if labels[-1] and rng.random() < 0.8:
-            second[:2] = first[:2]
-        texts.append((" ".join(first), " ".join(second)))
-    flat = [text.encode() for pair in texts for text in pair]
-    split = Split(
-        tokens=np.frombuffer(b"".join(flat), dtype=np.uint8).astype(np.uint16) + 1,
-        offsets=np.cumsum([0, *map(len, flat)]),
-        index=np.arange(len(flat)),
-        labels=np.array(labels),
-    )
-    return split, texts
-
-
-def test_cosine_is_that_of_plain_python() -> None:
-    rng = random.Random(3)
-    (train, train_texts), (test, test_texts) = pairs_of(rng, 149), pairs_of(rng, 83)
-    bags = [Counter(text.split()) for pair in train_texts for text in pair]
-    frequency = Counter(word for bag in bags for word in bag)
-    rarity = {
-        word: 1 + math.log((1 + len(bags)) / (1 + count))
-        for word, count in frequency.items()
-        if 2 <= count <= len(bags) / 5
-    }
-
-    def cosine(first: str, second: str) -> float:
-        vectors = [
-            {word: (1 + math.log(n)) * rarity[word] for word, n in Counter(text.split()).items() if word in rarity}
-            for text in (first, second)
-        ]
-        norms = math.prod(math.sqrt(sum(value**2 for value in vector.values())) for vector in vectors)
-        return sum(value * vectors[1].get(word, 0) for word, value in vectors[0].items()) / norms if norms else 0.0
-
-    train_scores, test_scores = ([cosine(*pair) for pair in texts] for texts in (train_texts, test_texts))
-    right = {
-        cut: sum((score >= cut) == label for score, label in zip(train_scores, train.labels, strict=True))
-        for cut in [*train_scores, math.inf]
-    }
-    threshold = min(cut for cut, count in right.items() if count == max(right.values()))
-    expected = [(score >= threshold - 1e-6) == label for score, label in zip(test_scores, test.labels, strict=True)]
-    accuracy = pair_cosine(train, test)
-    assert accuracy == pytest.approx(100 * sum(expected) / len(expected))
-    assert accuracy > 60
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import builder_of, facts, model_of, place
+from support import builder_of, model_of, place
 from torch.nn.functional import cross_entropy
 
 from lra.core.errors import UserError
@@ -299,16 +299,10 @@ def test_every_prediction_has_one_value_in_each_group(built: tuple[Probe, Task])
     ("name", "group", "expected"),
     [
         ("mqar", "distance", lambda tokens, at: at - tokens.index(tokens[at])),
-        ("noisy_recall", "distance", lambda tokens, at: 1 + tokens[:at][::-1].index(tokens[at])),
         (
             "selective_copy",
             "distance",
             lambda tokens, at: at - [place for place, token in enumerate(tokens) if token < 12][at - 34],
-        ),
-        (
-            "fuzzy_recall",
-            "token of the value",
-            lambda tokens, at: at + 1 - max(place for place in range(at + 1) if tokens[place] <= 4),
         ),
     ],
 )
@@ -329,15 +323,11 @@ def test_groups_by_loops(name: str, group: str, expected, cache: Path) -> None:
         ("mqar", {"length": 47}, "task.length=47: "),
         ("mqar", {"vocabulary": 37}, "task.vocabulary=37: "),
         ("selective_copy", {"tokens": 20}, "task.length=41: expected at least 42 for task.tokens=20"),
-        ("selective_copy", {"vocabulary": 3}, "task.vocabulary=3: "),
         ("memorise", {"length": 21}, "task.length=21: "),
-        ("memorise", {"vocabulary": 4}, "task.vocabulary=4: "),
         ("compress", {"length": 1}, "task.length=1: "),
         ("fuzzy_recall", {"vocabulary": 4}, "task.vocabulary=4: "),
-        ("fuzzy_recall", {"length": 14}, "task.length=14: "),
         ("noisy_recall", {"length": 33}, "task.length=33: "),
         ("noisy_recall", {"noise_vocabulary": 16}, "task.vocabulary=17: it leaves 0 tokens for keys and 1"),
-        ("word_problem", {"group": "a6"}, "task.group=a6: "),
         ("word_problem", {"group": "z121"}, "task.group=z121: "),
     ],
 )
@@ -433,18 +423,3 @@ def test_compress_decodes_from_the_last_position_alone(cache: Path) -> None:
     last = model.final_norm(seen[0][:, -1])
     assert torch.equal(model.head(last, None), logits)
     torch.testing.assert_close(model.head(last, torch.tensor([3, 8])), logits[0, [3, 8]], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("attention", ["simple", "linear", "local", "retention", "s4d", "fnet"])
-def test_a_model_of_a_probe_is_causal_or_refused(attention: str) -> None:
-    known = facts(objective="positions", vocab_size=17, max_len=64, classes=5, causal=True)
-    chosen = ("task=mqar", *TINY, f"attention={attention}")
-    if attention == "fnet":
-        with pytest.raises(UserError, match="FNet has no causal form, which this task needs"):
-            model_of(*chosen, task=known)
-        return
-    model = model_of(*chosen, task=known).eval()
-    tokens = torch.ones(2, 64, dtype=torch.long)
-    other = torch.where(torch.arange(64) < 41, tokens, 2)
-    torch.testing.assert_close(model(tokens)[:, :41], model(other)[:, :41])
-    assert not torch.equal(model(tokens)[:, 41:], model(other)[:, 41:])

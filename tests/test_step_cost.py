@@ -20,9 +20,10 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from lra.attention import softmax as flash
 from lra.config.settings import settings_of
 from lra.data import Split
-from lra.ops import flash, packing
+from lra.ops import packing
 from lra.ops.dropout import Keyed
 from lra.runs.build import assemble
 from lra.runs.initial_weights import draw_model
@@ -136,7 +137,7 @@ def count(task: str, system: str, shortest: int, longest: int, *, fuses: bool, p
     split = Split(tokens=tokens, offsets=offsets, index=np.arange(BATCH), labels=labels)
     for module in (batches, packing):
         patch.setattr(module, "is_asynchronous", lambda _: True)
-    patch.setattr(flash, "available", lambda *_: True)
+    patch.setattr(flash, "has_flash", lambda *_: True)
     counter = Counter(fuses=fuses)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = draw_model(system, facts, 1).train()

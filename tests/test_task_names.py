@@ -12,7 +12,7 @@ from support import built_under_one_name, place
 
 from lra.core.errors import UserError
 from lra.data import hub
-from lra.tasks import Place, TaskBuilder, ag_news, image, text
+from lra.tasks import TaskBuilder, ag_news, image, text
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.ag_news import AgNews
 from lra.tasks.books import Books
@@ -178,19 +178,17 @@ def test_rows_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_hub_has_the_published_data_or_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(at: Place, dataset: str, *, split: str, **_: str) -> list[dict]:
-        return [{"label": row % 2, "text": words(row)} for row in range(26)]
-
-    monkeypatch.setattr(hub, "rows", rows)
+    rows = [{"label": row % 2, "text": words(row)} for row in range(26)]
+    monkeypatch.setattr(hub, "from_hub", lambda what, load: rows)
     for split in ag_news.ROWS:
         monkeypatch.setitem(ag_news.ROWS, split, 26)
     for builder in (imdb(), news(tokenizer="bpe")):
         assert "examples" not in built_under_one_name(builder, place(tmp_path / type(builder).__name__)).name
     monkeypatch.setitem(ag_news.ROWS, "test", 29)
-    with pytest.raises(UserError, match="fancyzhx/ag_news: 26 items in test, expected 29"):
+    with pytest.raises(UserError, match="fancyzhx/ag_news: 26 rows in test, expected 29"):
         news(tokenizer="bpe").build(place(tmp_path / "other"))
     monkeypatch.setattr(text, "ROWS", {"train": 29, "test": 26})
-    with pytest.raises(UserError, match="stanfordnlp/imdb: 26 reviews in train, expected 29"):
+    with pytest.raises(UserError, match="stanfordnlp/imdb: 26 rows in train, expected 29"):
         imdb().build(place(tmp_path / "other"))
 
 

@@ -16,11 +16,7 @@ from lra.ops.packing import Packed
 
 
 class Linear(KernelAttention):
-    """Linear attention with phi(x) = elu(x) + 1, positive, so all weights are (eq. 7).
-
-    Source:
-        Katharopoulos et al. 2020.
-    """
+    """Linear attention with phi(x) = elu(x) + 1, positive, so all weights are (eq. 7)."""
 
     card = Card(
         paper="Katharopoulos et al. 2020, Transformers are RNNs",
@@ -60,15 +56,11 @@ class Cosformer(KernelAttention):
     cos(a - b) = cos a cos b + sin a sin b makes it linear: phi(x_i) = relu(x_i) [cos(pi i / 2 M), sin(pi i / 2 M)]. M
     is the task's longest sequence, so no weight is negative and none depends on the padding. No dropout of weights.
 
-    The weights of a query depend on the direction of relu(q_i) alone, so its gradient grows as 1 / |relu(q_i)|. A few
-    queries with nearly zero features dominate the gradient and its rounding: with inputs and projections in bf16 the
-    gradient is off by 2 to 20 %, however exact the rest is.
+    The weights of a query depend on the direction of relu(q_i) alone, so its gradient grows as 1 / |relu(q_i)|: with
+    inputs and projections in bf16 it is off by 2 to 20 %.
 
     Args:
         eps: lower bound of the denominator.
-
-    Source:
-        Qin et al. 2022.
     """
 
     card = Card(

@@ -24,16 +24,11 @@ from lra.ops.scan import causal_product
 
 
 class Retention(Attention):
-    """Attention with exponential decay.
-
-    Args:
-        gate: use swish(x W_g), which has parameters.
-        rotary: rotate q and k.
-    """
+    """Attention with exponential decay."""
 
     card = Card(
         paper="Sun et al. 2023, Retentive Network",
-        formula="norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)",
+        formula="swish(X Wg) ⊙ norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)",
         time="L D Dh",
         linear=True,
         oracle="the explicit decay matrix; flash-linear-attention's naive form",
@@ -45,33 +40,28 @@ class Retention(Attention):
     )
     can_be_causal = True
 
-    def __init__(
-        self, shape: Shape, *, gate: bool, rotary: bool, norm_eps: PositiveFloat, backend: Backend | None
-    ) -> None:
+    def __init__(self, shape: Shape, *, norm_eps: PositiveFloat, backend: Backend | None) -> None:
         super().__init__(shape)
-        self.gate = project_in(shape) if gate else None
-        self.rotary = rotary
+        self.gate = project_in(shape)
         self.norm_eps = norm_eps
         self.scan = Scan("simple_gla", backend)
         backwards = () if shape.causal else ("the paper is causal; here a backward pass reads later positions",)
-        formula = ("swish(X Wg) ⊙ " if gate else "") + self.card.formula
         deviations = (*self.card.deviations, *backwards)
-        self.card = replace(self.card, formula=formula, scale=shape.head_dim**-0.5, deviations=deviations)
+        self.card = replace(self.card, scale=shape.head_dim**-0.5, deviations=deviations)
         log_decay = [math.log1p(-(2.0 ** (-5 - head))) for head in range(shape.heads)]
         # Not saved: it follows from the number of heads.
         self.register_buffer("log_decay", torch.tensor(log_decay, dtype=torch.float64), persistent=False)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         y = merge_heads(self.attend(*self.project(x), key_mask))
-        return self.out(y if self.gate is None else silu(self.gate(x)) * y)
+        return self.out(silu(self.gate(x)) * y)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         with full_precision(q.device):
             q, k, v = map(at_least_float32, (q, k, v))
             k = without_padding(k, key_mask)
-            if self.rotary:
-                q, k = rotate(q), rotate(k)
-            return rms_norm(self.retain(q * q.shape[-1] ** -0.5, k, v), v.shape[-1:], eps=self.norm_eps)
+            y = self.retain(rotate(q) * q.shape[-1] ** -0.5, rotate(k), v)
+            return rms_norm(y, v.shape[-1:], eps=self.norm_eps)
 
     def retain(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """sum_j gamma^|i - j| (q_i . k_j) v_j, over j <= i in the causal form."""

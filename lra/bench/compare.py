@@ -61,12 +61,8 @@ def _ratios(seconds: dict[Hashable, list[float]], number: int) -> list[float] | 
 def seconds_in_turns(steps: Mapping[Hashable, Callable[[], object]], rounds: int) -> dict[Hashable, list[float]]:
     """Time every step once a round, in alternating order, so that drifts of the machine affect all alike.
 
-    Args:
-        steps: The steps by name. Before each timed call a step runs twice to warm up.
-        rounds: Timed calls of each step.
-
-    Returns:
-        Seconds of wall time by name, one value a round; an accelerator is synchronised.
+    Before each timed call a step runs twice to warm up. Returns seconds of wall time by name, one value a round; an
+    accelerator is synchronised.
     """
     threads = torch.get_num_threads()
     timers = {name: Timer("step()", globals={"step": step}, num_threads=threads) for name, step in steps.items()}

@@ -31,7 +31,7 @@ NO_LIST = "Invalid defaults list in"  # likewise
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 REMOVED = {  # options that classes have no longer, with the values that kept records have
     "init": None, "pattern": "fixed", "global_projections": False, "share": "key_value", "orthogonal": True,
-    "one_sided": False, "evaluate": "auto",
+    "one_sided": False, "evaluate": "auto", "gate": True, "rotary": True,
 }  # fmt: skip
 MOVED = {  # modules by their former names, which kept records have in `_target_`
     "lra.attention.cosformer": "lra.attention.linear",

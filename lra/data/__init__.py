@@ -188,7 +188,7 @@ class Place:
     cache: Path
     data_dir: Path | None
     workers: int
-    progress: Progress
+    progress: Progress = no_op_progress
 
     @classmethod
     def of(cls, settings: Any, progress: Progress = no_op_progress) -> "Place":

@@ -84,25 +84,28 @@ def of_splits(
     place: Place,
     name: str,
     files: dict[str, Path],
-    read: Callable[[], Any],
+    read: Callable[[Path], Any],
     *,
     beside: Iterable[Path] = (),
     count: Callable[[Path], int] = readers.count,
 ) -> Source:
-    """Return a source of a file for each split, whose rows are counted; the files `beside` them belong to all."""
+    """Return a source of a file for each split, whose rows are counted; the files `beside` them belong to all.
+
+    Its `read` returns what `read` returns for each file, by split.
+    """
     return Source(
         name=name,
         files=[*beside, *files.values()],
-        read=read,
+        read=lambda: {split: read(path) for split, path in files.items()},
         content=lambda: {"rows": {split: counted(place, path, count) for split, path in files.items()}},
     )
 
 
-def missing_source(place: Place, what: str, *, size: str, wants: str, reason: str) -> Source:
+def missing_source(place: Place, what: str, *, wants: str, reason: str) -> Source:
     """Return a source whose `read` raises `hub.missing_data_error`."""
 
     def read() -> NoReturn:
-        raise hub.missing_data_error(place, what, size=size, wants=wants, reason=reason)
+        raise hub.missing_data_error(place, what, wants=wants, reason=reason)
 
     return Source(name="", read=read)
 
@@ -127,20 +130,20 @@ def located(place: Place, name: str, key: str) -> Path:
     raise UserError(f"task.{key}: {name}: no such file or folder{' here or in LRA_DATA' if place.data_dir else ''}")
 
 
-def together(place: Place, *layouts: tuple[str, ...]) -> list[Path]:
-    """Return the files of the first layout found below the data folder; an empty list if there is none.
+def together(place: Place, *layouts: dict[str, str]) -> dict[str, Path]:
+    """Return the files of the first layout found below the data folder, by its keys; empty if there is none.
 
     Raises:
         UserError: only a part of a layout is there.
     """
-    for names in layouts if place.data_dir else ():
-        paths = [place.data_dir / name for name in names]
-        missing = [path for path in paths if not path.exists()]
+    for layout in layouts if place.data_dir else ():
+        paths = {key: place.data_dir / name for key, name in layout.items()}
+        missing = [path for path in paths.values() if not path.exists()]
         if not missing:
             return paths
         if len(missing) < len(paths):
-            raise UserError(f"{missing[0]}: no such file; it belongs to {', '.join(names)}")
-    return []
+            raise UserError(f"{missing[0]}: no such file; it belongs to {', '.join(layout.values())}")
+    return {}
 
 
 class FromSource(TaskBuilder):

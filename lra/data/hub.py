@@ -17,11 +17,11 @@ class NotFetched(Exception):
     """The hub could not be reached or has no such data; the message is one line."""
 
 
-def rows(place: Place, dataset: str, *, split: str, size: str, wants: str) -> Any:
+def rows(place: Place, dataset: str, *, split: str, count: int, wants: str) -> Any:
     """Return the rows of a split of a data set on the hub, through `datasets`.
 
     Raises:
-        UserError: `missing_data_error`, if the hub cannot be reached.
+        UserError: `missing_data_error`, if the hub cannot be reached; or there are not `count` rows.
     """
 
     def load() -> Any:
@@ -29,10 +29,13 @@ def rows(place: Place, dataset: str, *, split: str, size: str, wants: str) -> An
 
         return datasets.load_dataset(dataset, split=split, cache_dir=str(place.cache / "hub"))
 
-    return _fetched(load, place, f"{dataset} ({split})", size=size, wants=wants)
+    found = _fetched(load, place, f"{dataset} ({split})", wants=wants)
+    if len(found) != count:
+        raise UserError(f"{dataset}: {len(found):,} rows in {split}, expected {count:,}")
+    return found
 
 
-def file(place: Place, repository: str, name: str, *, size: str, wants: str) -> Path:
+def file(place: Place, repository: str, name: str, *, wants: str) -> Path:
     """Return a file of a repository on the hub.
 
     Raises:
@@ -44,7 +47,7 @@ def file(place: Place, repository: str, name: str, *, size: str, wants: str) -> 
 
         return Path(hf_hub_download(repository, name, cache_dir=str(place.cache / "hub")))
 
-    return _fetched(load, place, f"{name} of {repository}", size=size, wants=wants)
+    return _fetched(load, place, f"{name} of {repository}", wants=wants)
 
 
 @cache
@@ -98,17 +101,17 @@ def is_reachable() -> bool:
     return True
 
 
-def missing_data_error(place: Place, what: str, *, size: str, wants: str, reason: str) -> UserError:
+def missing_data_error(place: Place, what: str, *, wants: str, reason: str) -> UserError:
     """Return the error for data that are neither in the data folder nor on the network."""
     looked = f"not in {place.data_dir}" if place.data_dir else "no data folder is set (LRA_DATA=... or data_dir=...)"
-    return UserError(f"{what} ({size}): {looked}, and it could not be fetched ({reason}). Put there: {wants}")
+    return UserError(f"{what}: {looked}, and it could not be fetched ({reason}). Put there: {wants}")
 
 
-def _fetched(load: Callable[[], Any], place: Place, what: str, *, size: str, wants: str) -> Any:
+def _fetched(load: Callable[[], Any], place: Place, what: str, *, wants: str) -> Any:
     try:
-        return from_hub(f"{what}, {size},", load)
+        return from_hub(what, load)
     except NotFetched as error:
-        raise missing_data_error(place, what, size=size, wants=wants, reason=str(error)) from None
+        raise missing_data_error(place, what, wants=wants, reason=str(error)) from None
 
 
 def _ask() -> None:

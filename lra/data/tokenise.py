@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from lra.core.errors import UserError
+from lra.data import readers
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -66,10 +67,8 @@ def vocabulary_of(path: Path) -> list[str]:
     Raises:
         UserError: it is not such a file.
     """
-    try:
-        tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {error}; expected a BERT vocabulary") from None
+    with readers.opened(path, "rt", encoding="utf-8", newline="\n") as file:
+        tokens = file.read().removesuffix("\n").split("\n")
     if tokens[0] != PAD or not len(tokens) == len({*tokens}) <= MAX_VOCABULARY or UNKNOWN not in tokens:
         expected = f"at most {MAX_VOCABULARY:,} different tokens, {PAD} first, and {UNKNOWN}"
         raise UserError(f"{path}: expected a BERT vocabulary: {expected}")

@@ -76,12 +76,12 @@ class FeedForward(nn.Sequential):
         """Map x [B, N, D], or packed rows [R, D], position by position."""
         x = x.to(autocast_dtype(x))
         first, activation, inner, second, *others = self
-        if isinstance(activation, nn.GELU) and len(others) == 1 and inner.draws_places(x):
+        if isinstance(activation, nn.GELU) and len(others) == 1 and inner.draws_places(x, packed):
             (outer,), before = others, first(x)
-            hidden = _GeluDrop.apply(before, inner.places(before, packed))
+            hidden = _GeluDrop.apply(before, inner.places(before))
             bias = None if second.bias is None else second.bias * outer.scale
             y = linear(hidden.flatten(0, -2), second.weight * (inner.scale * outer.scale), bias)
-            return ZeroPlaces.apply(y, outer.places(x, packed)).view(x.shape)
+            return ZeroPlaces.apply(y, outer.places(x)).view(x.shape)
         for layer in self:
             x = layer(x, packed) if isinstance(layer, Dropout) else layer(x)
         return x

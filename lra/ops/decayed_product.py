@@ -263,12 +263,7 @@ class ChannelDecays:
     def all_scores(self, q: Tensor, k: Tensor) -> Tensor:
         """Compute sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i, else 0.
 
-        Args:
-            q: P queries per position [..., P, C, M].
-            k: R keys per position [..., R, C, M].
-
-        Returns:
-            [..., P, C, R, C].
+        P queries q [..., P, C, M] and R keys k [..., R, C, M] of each position -> [..., P, C, R, C].
         """
         scores = q.new_zeros(*q.shape[:-1], k.shape[-3], q.shape[-2])
         for part in self.parts():

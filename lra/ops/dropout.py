@@ -83,8 +83,8 @@ class Dropout(Keyed):
         """Drop values of x [B, F], [B, L, F], [B, H, ..., m], or packed rows [R, F]; `columns`: see `hash`."""
         if not self.drops:
             return x
-        if columns is None and self.draws_places(x):
-            return ZeroPlaces.apply(x.contiguous() * self.scale, self.places(x, packed))
+        if columns is None and self.draws_places(x, packed):
+            return ZeroPlaces.apply(x.contiguous() * self.scale, self.places(x))
         kept = self.hash(x, packed, columns) >= round(self.p * 2**32) - 2**31
         return torch.where(kept, x * self.scale, 0)
 
@@ -98,24 +98,17 @@ class Dropout(Keyed):
         """Factor of the values that are kept."""
         return 1 / (1 - self.p)
 
-    def draws_places(self, x: Tensor) -> bool:
-        """Return True on a CPU, unless noise is hashed."""
-        return self.drops and x.device.type == "cpu" and not self.hashed
+    def draws_places(self, x: Tensor, packed: Packed | None) -> bool:
+        """Return True on a CPU, unless noise is hashed, as in packed batches."""
+        return self.drops and x.device.type == "cpu" and not self.hashed and packed is None
 
-    def places(self, x: Tensor, packed: Packed | None = None) -> Tensor:
+    def places(self, x: Tensor) -> Tensor:
         """Return the flat places [n] of the values to drop, which cost less than a mask."""
-        self.check_key(x, packed)
-        if packed is None:
-            size = x[0].numel()
-            documents = [(number * size, x.shape[1:]) for number in range(len(x))]
-        else:
-            width = x.shape[1]
-            rows = zip(packed.starts, packed.lengths, strict=True)
-            documents = [(start * width, (length, width)) for start, length in rows]
+        self.check_key(x, None)
         dropped = []
-        for row, (start, shape) in zip(self.rows, documents, strict=True):
-            for places in self._document_places(row, shape):
-                places += start
+        for number, row in enumerate(self.rows):
+            for places in self._document_places(row, x.shape[1:]):
+                places += number * x[0].numel()
                 dropped.append(places)
         return torch.from_numpy(np.concatenate(dropped))
 

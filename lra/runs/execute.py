@@ -29,9 +29,8 @@ from lra.runs.initial_weights import draw_model, load_initial_weights, pretrain
 from lra.runs.loggers import Loggers
 from lra.runs.trainer import Trainer, entry
 from lra.training import distributed
-from lra.training.evaluate import Predictions, Score, diagnose, evaluate, packed
+from lra.training.evaluate import Predictions, Score, diagnose, evaluate, packed, sample
 from lra.training.fit import Training
-from lra.training.generate import sample
 from lra.training.update import Diverged
 
 

@@ -1,14 +1,16 @@
 """ACL matching: does one paper cite the other? Other data than those of `matching`; scores are not comparable."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from lra.core.errors import UserError
 from lra.data import readers
-from lra.data.cache import SPLITS
 from lra.data.from_source import Source, missing_source, of_splits, together
 from lra.tasks import Place
 from lra.tasks.matching import FILE_SPLITS, Pair, Pairs, fields_of, label_of
+
+DOCUMENTS = "docs.jsonl.xz"
 
 
 class AclMatching(Pairs):
@@ -22,36 +24,23 @@ class AclMatching(Pairs):
     rows = (49_179, 6_119, 6_120)
     licence = "texts Creative Commons (CC BY 4.0 for the CL-SciSumm part); graph: ACL Anthology Network"
 
-    DOCUMENTS = "docs.jsonl.xz"
-    FILES = tuple(f"pairs.{part}.tsv.xz" for part in FILE_SPLITS)
-
     def find(self, place: Place) -> Source:
-        paths = together(place, tuple(f"acl_pairs/{name}" for name in (self.DOCUMENTS, *self.FILES)))
-        if not paths:
-            return missing_source(
-                place,
-                "pairs of ACL papers",
-                size="10 MB",
-                wants=f"the folder acl_pairs with {self.DOCUMENTS} and {', '.join(self.FILES)}",
-                reason="they are not on the Hugging Face hub",
-            )
-        documents, *parts = paths
-        pairs = dict(zip(SPLITS, parts, strict=True))
-        return of_splits(place, documents.name, pairs, lambda: _read(documents, pairs), beside=[documents])
+        pairs = {split: f"acl_pairs/pairs.{part}.tsv.xz" for split, part in FILE_SPLITS.items()}
+        files = together(place, {DOCUMENTS: f"acl_pairs/{DOCUMENTS}", **pairs})
+        if not files:
+            wants = f"the folder acl_pairs with {DOCUMENTS} and pairs.{{train,eval,test}}.tsv.xz"
+            return missing_source(place, "pairs of ACL papers", wants=wants, reason="they are not on the hub")
+        documents = files.pop(DOCUMENTS)
+        return of_splits(place, documents.name, files, partial(_pairs_of, documents), beside=[documents])
 
 
-def _read(documents: Path, files: dict[str, Path]) -> Iterator[tuple[str, Iterator[Pair]]]:
-    """Yield each split and its pairs."""
+def _pairs_of(documents: Path, path: Path) -> Iterator[Pair]:
     papers: dict[str, bytes] = {}
     for where, row in readers.json_rows(documents, id=str, text=str):
         papers[row["id"]] = readers.checked_text(where, row["text"]).encode()
-
-    def pairs(path: Path) -> Iterator[Pair]:
-        for where, line in readers.lines(path):
-            label, *names = (field.decode(errors="backslashreplace") for field in fields_of(where, line, 3))
-            for name in names:
-                if name not in papers:
-                    raise UserError(f"{where}: paper {name!r:.80} is not in {documents.name}")
-            yield label_of(where, label), papers[names[0]], papers[names[1]]
-
-    return ((split, pairs(path)) for split, path in files.items())
+    for where, line in readers.lines(path):
+        label, *names = (field.decode(errors="backslashreplace") for field in fields_of(where, line, 3))
+        for name in names:
+            if name not in papers:
+                raise UserError(f"{where}: paper {name!r:.80} is not in {documents.name}")
+        yield label_of(where, label), papers[names[0]], papers[names[1]]

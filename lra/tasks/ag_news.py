@@ -9,7 +9,6 @@ Source:
 import csv
 import hashlib
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -49,12 +48,11 @@ LICENCE = "non-commercial research; cite Zhang, Zhao and LeCun 2015"
 ORDERED_BY_DIGEST = "by SHA-256 of the text: the source has not the official order"  # part of the record
 
 PARTIAL, HUB = "ag_news_partial", "fancyzhx/ag_news"
-SIZE = "31 MB"
 WANTS = "ag_news_csv/train.csv and ag_news_csv/test.csv of the unpacked ag_news_csv.tgz"
-CSV_FILES = ("ag_news_csv/train.csv", "ag_news_csv/test.csv")
-PARTIAL_FILES = (f"{PARTIAL}/train.partial.jsonl.xz", f"{PARTIAL}/test.csv.xz")
+CSV_FILES = {"train": "ag_news_csv/train.csv", "test": "ag_news_csv/test.csv"}
+PARTIAL_FILES = {"train": f"{PARTIAL}/train.partial.jsonl.xz", "test": f"{PARTIAL}/test.csv.xz"}
 
-BERT, BERT_VOCABULARY, BERT_SIZE = "google-bert/bert-base-cased", 28_996, "213 kB"
+BERT, BERT_VOCABULARY = "google-bert/bert-base-cased", 28_996
 VOCABULARIES = ("ag_news/vocab.txt", "bert-base-cased/vocab.txt")
 
 Examples = list[tuple[str, int]]
@@ -148,9 +146,8 @@ class AgNews(FromSource):
     def find(self, place: Place) -> Source:
         """Return the first of: the official CSV files, a part of train, the hub."""
         for name, layout in (("the official CSV files", CSV_FILES), (PARTIAL, PARTIAL_FILES)):
-            if paths := together(place, layout):
-                files = dict(zip(ROWS, paths, strict=True))
-                return of_splits(place, name, files, partial(_of_files, files))
+            if files := together(place, layout):
+                return of_splits(place, name, files, _of_file)
         return Source(name=f"the hub: {HUB}", read=lambda: {split: _of_hub(place, split) for split in ROWS})
 
     def build(self, place: Place) -> Task:
@@ -203,7 +200,7 @@ class AgNews(FromSource):
         if not self._pieces(vocab):
             return train_bpe(train, self.vocabulary, path)
         wants = f"{VOCABULARIES[0]}, or choose task.tokenizer=bpe"
-        vocab = vocab or hub.file(place, BERT, "vocab.txt", size=BERT_SIZE, wants=wants)
+        vocab = vocab or hub.file(place, BERT, "vocab.txt", wants=wants)
         tokenizer = word_piece(vocab, lower_case=bool(self._case))
         tokenizer.save(str(path))
         return tokenizer
@@ -221,10 +218,6 @@ def _splits(read: dict[str, Examples], ordered: bool) -> dict[str, Examples]:
 def _count(rows: int, split: str) -> str:
     """Number of rows for the task's name: 18.6k train."""
     return f"{rows / 1000:.1f}k {split}" if rows >= 1000 else f"{rows} {split}"
-
-
-def _of_files(files: dict[str, Path]) -> dict[str, Examples]:
-    return {split: _of_file(path) for split, path in files.items()}
 
 
 def _of_file(path: Path) -> Examples:
@@ -246,9 +239,7 @@ def _of_file(path: Path) -> Examples:
 
 
 def _of_hub(place: Place, split: str) -> Examples:
-    rows = hub.rows(place, HUB, split=split, size=SIZE, wants=WANTS)
-    if len(rows) != ROWS[split]:
-        raise UserError(f"{HUB}: {len(rows):,} items in {split}, expected {ROWS[split]:,}")
+    rows = hub.rows(place, HUB, split=split, count=ROWS[split], wants=WANTS)
     return [(row["text"], row["label"]) for row in rows]
 
 

@@ -30,7 +30,6 @@ GROUPS = get_args(Group)
 ENDS = (0.90, 0.95)  # of train and of validation, in characters
 
 COLLECTION = "childrens_books/books.jsonl"
-SIZE = "42 MB"
 WANTS = f"{COLLECTION}[.xz], a book a line with the fields path, year, group ({' or '.join(GROUPS)}), text"
 LICENCE = "public domain in the USA"
 LEFT_OUT_YEAR = "1992"  # an old text whose edition may not be free
@@ -91,7 +90,7 @@ class Books(FromSource):
                 read=lambda: _read(collection),
                 content=lambda: {"books": {"found": counted(place, collection, readers.count)}},
             )
-        return missing_source(place, "books", size=SIZE, wants=WANTS, reason="no list of these books is published")
+        return missing_source(place, "books", wants=WANTS, reason="no list of these books is published")
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         every_book = source.read()

@@ -4,11 +4,7 @@
     compress:  a c b b END                          ->  a c b b, each decoded from the state at END and its position
     recall:    k1 v1 k4 v4 k1 [v1] k2 v2 k4 [v4]    ->  the values in brackets, each from the tokens before it
 
-The table of `memorise` is the same in all examples of all splits and never part of the input, so only training reveals
-it. The last position of `compress` sees all others with or without causality; MAD scores the END, too. In `recall` a
-returning key has its value again; nothing else is scored. The value follows its key in the input, so a model must be
-causal. The input is a sequence without its last token. Unlike in MAD, training uses the scored positions alone, and the
-first pair is never noise.
+Unlike in MAD, training uses the scored positions alone, the END is not scored, and the first pair is never noise.
 
 Source:
     MAD, Poli et al. 2024, arXiv:2403.17844.
@@ -21,14 +17,13 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from lra.core.errors import UserError
-from lra.data.groups import Group, by_size, by_value
 from lra.data.probes import TABLE, Draws, Examples, Probe, grid
 from lra.data.splits import PositionLabels
 
 
 @dataclass(kw_only=True)
 class Memorise(Probe):
-    """Random keys, each followed by a sign.
+    """Random keys, each followed by a sign. Their table is the same in all examples and never part of the input.
 
     Args:
         length: tokens, half of them keys.
@@ -93,8 +88,9 @@ class Compress(Probe):
 class Recall(Probe):
     """Base class of sequences of keys of 1 to `key_size` different tokens and values of 1 to `value_size`.
 
-    Outside of train all keys have `key_size` tokens. A share `noise` of the pairs are tokens of the `noise_vocabulary`.
-    With several sizes a sequence is padded on the left with the last token of the vocabulary.
+    A value follows its key in the input, so a model must be causal. Outside of train all keys have `key_size` tokens. A
+    share `noise` of the pairs are tokens of the `noise_vocabulary`. With several sizes a sequence is padded on the left
+    with the last token of the vocabulary.
     """
 
     causal: bool = field(default=True, init=False)
@@ -108,8 +104,6 @@ class Recall(Probe):
                 f"task.vocabulary={self.vocabulary}: it leaves {self.keys} tokens for keys and {self.values} for "
                 f"values, expected at least {self.key_size} and {self.value_size}"
             )
-        if (self.keys + 1) ** self.key_size >= 2**62:
-            raise UserError(f"task.key_size={self.key_size}: expected fewer tokens, or a smaller task.vocabulary")
         if self.most == 2 and self.length % 2:
             raise UserError(f"task.length={self.length}: expected an even number, pairs are of two tokens")
         self.at_least(length=3 * self.most)
@@ -123,16 +117,15 @@ class Recall(Probe):
         last_start = length - 2 * self.most
         sequences = _Sequences(rows, length, self.vocabulary)
         turns = last_start // (least + 1) + 1
-        names = np.full((rows, turns), -1)  # of the keys that were shown
+        keys = np.full((rows, turns, self.key_size), -1)  # that were shown
         values = np.zeros((rows, turns, self.value_size), dtype=np.int64)
         fresh = np.zeros((rows, turns), dtype=bool)
         for turn in range(turns):
             active = sequences.ends <= last_start
             key = self._motifs(draws, rows, self.keys, least, self.key_size)
-            name = key @ (self.keys + 1) ** np.arange(self.key_size)
             value = self._motifs(draws, rows, self.values, 1, self.value_size)
             noisy = (draws.shares(rows) < self.noise) & (turn > 0)
-            same = names[:, :turn] == name[:, None]
+            same = (keys[:, :turn] == key[:, None]).all(axis=2)
             repeated = same.any(axis=1) & ~noisy
             if turn:
                 value = np.where(repeated[:, None], values[np.arange(rows), same.argmax(axis=1)], value)
@@ -141,21 +134,12 @@ class Recall(Probe):
                 others = 1 + self.keys + self.values + draws.below(self.noise_vocabulary, rows, self.most)
                 pair = np.where(noisy[:, None] & (pair > 0), others, pair)
             sequences.write(pair, active, repeated, self.key_size)
-            names[:, turn] = np.where(active & ~noisy, name, -1)
+            keys[:, turn] = np.where((active & ~noisy)[:, None], key, -1)
             values[:, turn], fresh[:, turn] = value, active & ~noisy & ~repeated
-        self._ask(draws, sequences, names, values, fresh)
+        chosen = (fresh * draws.shares(*fresh.shape)).argmax(axis=1)  # the last pair: one of the shown keys
+        every, row = np.ones(rows, dtype=bool), np.arange(rows)
+        sequences.write(self._pair(keys[row, chosen], values[row, chosen]), every, every, self.key_size)
         return sequences.examples()
-
-    def _ask(
-        self, draws: Draws, sequences: "_Sequences", names: np.ndarray, values: np.ndarray, fresh: np.ndarray
-    ) -> None:
-        """Write the last pair: one of the shown keys, uniformly drawn, and its value."""
-        rows = np.arange(len(names))
-        chosen = (fresh * draws.shares(*fresh.shape)).argmax(axis=1)
-        digits = (self.keys + 1) ** np.arange(self.key_size)
-        key = names[rows, chosen][:, None] // digits % (self.keys + 1)
-        every = np.ones(len(rows), dtype=bool)
-        sequences.write(self._pair(key, values[rows, chosen]), every, every, self.key_size)
 
     def _pair(self, key: np.ndarray, value: np.ndarray) -> np.ndarray:
         """Tokens of a key and its value, 0 beyond their ends [rows, key and value]."""
@@ -203,16 +187,6 @@ class FuzzyRecall(Recall):
     key_size: PositiveInt
     value_size: PositiveInt
 
-    def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Return groups by the index of the token within its value."""
-        tokens, examples = grid(split)
-        places = np.asarray(split.places)
-        order = np.ones(len(places), dtype=np.int64)
-        for back in range(self.value_size - 1):
-            value = tokens[examples, (places - back).clip(min=0)] > self.keys
-            order += value & (order == back + 1)
-        return {"token of the value": by_value(order), **super().groups(split)}
-
 
 @dataclass(kw_only=True)
 class NoisyRecall(Recall):
@@ -236,15 +210,6 @@ class NoisyRecall(Recall):
     vocabulary: PositiveInt
     noise: Annotated[float, Field(gt=0, lt=1)]
     noise_vocabulary: PositiveInt
-
-    def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Return groups by the distance from the last occurrence of the key."""
-        tokens, examples = grid(split)
-        places = np.asarray(split.places)
-        before = np.arange(tokens.shape[1]) < places[:, None]
-        same = (tokens[examples] == tokens[examples, places][:, None]) & before
-        distances = places - (tokens.shape[1] - 1 - same[:, ::-1].argmax(axis=1))
-        return {"distance": by_size(distances), **super().groups(split)}
 
 
 class _Sequences:

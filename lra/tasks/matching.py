@@ -24,7 +24,7 @@ from lra.tasks import Place, Split, TaskSpec, titled
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
 LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
-FILE_SPLITS = ("train", "eval", "test")  # SPLITS in the names of files
+FILE_SPLITS = {"train": "train", "val": "eval", "test": "test"}  # in the names of files
 
 Pair = tuple[int, bytes, bytes]
 """A label and two texts."""
@@ -33,8 +33,6 @@ Pair = tuple[int, bytes, bytes]
 @dataclass(kw_only=True)
 class Pairs(FromSource):
     """Base class of tasks on pairs of documents as bytes, id = byte + 1, in the order of their files.
-
-    `read` of the source yields (split, iterator of pairs); read an iterator to its end before you request the next.
 
     Args:
         max_length: bytes of each document; longer ones are cut at the right.
@@ -65,7 +63,7 @@ class Pairs(FromSource):
         )
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
-        for split, pairs in source.read():
+        for split, pairs in source.read().items():
             encoded = ((label, *(byte_ids(text, self.max_length) for text in texts)) for label, *texts in pairs)
             for example in sampled(encoded, self.limit, split):
                 writers[split].add(*example)
@@ -99,24 +97,19 @@ class Matching(Pairs):
     FOLDERS = ("tsv_data", "lra_release/tsv_data", "lra_release/lra_release/tsv_data")
 
     def find(self, place: Place) -> Source:
-        layouts = (tuple(f"{folder}/new_aan_pairs.{part}.tsv" for part in FILE_SPLITS) for folder in self.FOLDERS)
-        paths = together(place, *layouts)
-        if not paths:
+        layouts = [
+            {split: f"{folder}/new_aan_pairs.{part}.tsv" for split, part in FILE_SPLITS.items()}
+            for folder in self.FOLDERS
+        ]
+        files = together(place, *layouts)
+        if not files:
             return missing_source(
                 place,
                 "the AAN pairs of Long Range Arena",
-                size="an archive of 7.7 GB",
-                wants="lra_release/tsv_data of the unpacked lra_release.gz; or use task=acl_matching, a smaller task "
-                "with other papers",
+                wants="tsv_data of the unpacked lra_release.gz (7.7 GB); or use the smaller task=acl_matching",
                 reason="it is not on the Hugging Face hub",
             )
-        files = dict(zip(SPLITS, paths, strict=True))
-        return of_splits(
-            place,
-            files["train"].name,
-            files,
-            lambda: ((split, _pairs_of(path)) for split, path in files.items()),
-        )
+        return of_splits(place, files["train"].name, files, _pairs_of)
 
 
 def _pairs_of(path: Path) -> Iterator[Pair]:

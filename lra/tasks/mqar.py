@@ -1,11 +1,8 @@
 """MQAR, multi-query associative recall.
 
-Pairs of a key and a value come first. Then every key is queried once, somewhere among random tokens; the answer is its
-value.
+Pairs of a key and a value come first. Then every key is queried once among random tokens; the answer is its value.
 
     k1 v1 k2 v2 . . k2 . . . k1 .  ->  v2 at the second k2, v1 at the second k1
-
-The answers are not at these positions of the input, so looking ahead does not help.
 
 Source:
     Zoology, Arora et al. 2023, arXiv:2312.04927.

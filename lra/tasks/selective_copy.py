@@ -2,8 +2,6 @@
 
     a . . b . c COPY . . .  ->  a b c at the last three positions
 
-The answers are not at these positions of the input, so looking ahead does not help.
-
 Source:
     MAD, Poli et al. 2024, arXiv:2403.17844.
 """

@@ -26,7 +26,6 @@ PUBLISHED_LENGTH = 4_000
 ROWS = {"train": 25_000, "test": 25_000}
 
 HUB = "stanfordnlp/imdb"
-SIZE = "84 MB"
 WANTS = "imdb/train.jsonl[.xz] and imdb/test.jsonl[.xz] with the fields label, text"
 LICENCE = "none stated; a research data set, cite Maas et al. 2011"
 CLASSES = ("neg", "pos")
@@ -73,11 +72,8 @@ class Text(FromSource):
 
     def find(self, place: Place) -> Source:
         """Return the JSON-lines files, or else the hub."""
-        layouts = (tuple(f"imdb/{split}.jsonl{end}" for split in ROWS) for end in (".xz", ""))
-        if paths := together(place, *layouts):
-            name = " and ".join(path.name for path in paths)
-            files = dict(zip(ROWS, paths, strict=True))
-            return of_splits(place, name, files, lambda: {split: _of_file(path) for split, path in files.items()})
+        if files := together(place, *({split: f"imdb/{split}.jsonl{end}" for split in ROWS} for end in (".xz", ""))):
+            return of_splits(place, " and ".join(path.name for path in files.values()), files, _of_file)
         return Source(name=f"the hub: {HUB}", read=lambda: {split: _of_hub(place, split) for split in ROWS})
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
@@ -122,7 +118,5 @@ def _of_file(path: Path) -> Examples:
 
 
 def _of_hub(place: Place, split: str) -> Examples:
-    rows = hub.rows(place, HUB, split=split, size=SIZE, wants=WANTS)
-    if len(rows) != ROWS[split]:
-        raise UserError(f"{HUB}: {len(rows):,} reviews in {split}, expected {ROWS[split]:,}")
+    rows = hub.rows(place, HUB, split=split, count=ROWS[split], wants=WANTS)
     return sorted((row["text"].encode(), row["label"]) for row in rows)

@@ -2,9 +2,8 @@
 
     x1 x2 x3  ->  x1, x1 x2, x1 x2 x3
 
-No number of layers that is independent of the length computes the product in A5 and S5, which are not solvable, unless
-a layer is a true recurrence; in a cyclic group it does. p q means first p, then q. A prefix product depends on earlier
-elements alone, so looking ahead does not help.
+A constant number of layers computes it in solvable groups alone, unless a layer is a true recurrence; A5 and S5 are not
+solvable. p q means first p, then q.
 
 Source:
     Merrill, Petty and Sabharwal 2024, arXiv:2404.08819.

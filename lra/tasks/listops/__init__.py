@@ -160,13 +160,7 @@ class ListOpsFiles(Expressions):
     def find(self, place: Place) -> Source:
         folder = located(place, self.folder, "folder")
         files = {split: folder / f"basic_{split}.tsv" for split in SPLITS}
-        return of_splits(
-            place,
-            str(folder),
-            files,
-            lambda: {split: _read(path) for split, path in files.items()},
-            count=lambda path: readers.count(path) - 1,  # the first line is a header
-        )
+        return of_splits(place, str(folder), files, _read, count=lambda path: readers.count(path) - 1)  # the header
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         for split, examples in source.read().items():

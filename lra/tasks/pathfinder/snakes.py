@@ -1,11 +1,7 @@
 """Generator of Pathfinder's images: two snakes of paddles, distractors, and two markers, on one snake or on both.
 
-The public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder) draws one image after the other. Here the
-images of a block grow in lockstep. A block is a function of (seed, block) alone, computed from raw Philox bits and
-numbers that every machine rounds alike, so that a seed gives the same bytes on every machine.
-
-A pair of snakes at a dead end is dropped, and another is started. All pairs take equally many steps, so a block starts
-many at once and keeps those that are completed.
+The images of a block grow in lockstep: many pairs of snakes are begun at once, and those at a dead end are dropped. A
+block is a function of (seed, block) alone, from raw Philox bits and numbers that every machine rounds alike.
 
 Legend: n images, S paddles of a snake, W pixels of a side; places are (row, column), turns index the directions of
 `Paddles`.
