@@ -127,7 +127,7 @@ def test_a_run_is_the_one_of_the_command(cli: Commands, capfd: pytest.CaptureFix
     run.folder.with_name("seed2").mkdir()
     with (
         files.hold(run.folder.with_name("seed2") / LOCK, 0),
-        pytest.raises(lra.UserError, match="seed 2: another process holds"),
+        pytest.raises(lra.UserError, match="another process holds"),
     ):
         lra.train(run, "seed=2")
 
@@ -256,9 +256,9 @@ def test_what_cannot_be_compared_is_said(results: Results) -> None:
     simple = results.system("Simple", task="text", protocol="paper")
     for call, message in (
         (lambda: lra.compare(simple, results.system("Simple", task="listops")), "expected one task and protocol"),
-        (lambda: results.system("Simpel"), r"no system 'Simpel'; did you mean 'Simple'\?"),
-        (lambda: results.system("Simple"), "'Simple' is in 2 columns, name one of them: task='Text', "),
-        (lambda: results.system("Simple", task="image"), "no task='image'"),
+        (lambda: results.system("Simpel"), r"no 'Simpel' .* did you mean 'Simple'\?"),
+        (lambda: results.system("Simple"), "'Simple' has several columns"),
+        (lambda: results.system("Simple", task="image"), "no 'Simple' with task='image'"),
     ):
         with pytest.raises(lra.UserError, match=message):
             call()

@@ -39,7 +39,7 @@ def test_every_key_with_an_impossible_value(value: object) -> None:
         before = OmegaConf.select(cfg, key)
         OmegaConf.update(cfg, key, value, merge=False)
         try:
-            assert assemble(settings_of(cfg)).parameters > 0
+            assemble(settings_of(cfg))
             assert value != float("inf"), f"{key} is accepted"
         except UserError as error:
             message = str(error)

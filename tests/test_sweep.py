@@ -196,12 +196,10 @@ def test_a_row_is_added_to_a_sweep_and_multiplies_nothing(cli: Commands) -> None
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        (["also=simple", "system=simple,longformer"], "2 runs of this sweep would share "),
         (["also=3", "system=simple,longformer"], "also=3: "),
         (["also=simple", "seed=1,2"], "also=simple: "),
         (["also=fnt", "system=simple,longformer"], "attention=fnt: no such option; did you mean 'fnet'?"),
         (["system=simple,transformer", "sweep.reference=Transfomer"], "expected a row of this sweep"),
-        (["system=linear,transformer", "attention=fnet"], "add an attention to systems with also=..."),
     ],
 )
 def test_a_sweep_that_cannot_be_is_one_line(words: list[str], key: str, cli: Commands) -> None:

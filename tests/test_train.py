@@ -171,12 +171,6 @@ def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pyte
     assert not (SIMPLE / "seed2" / ERRORS).exists()
 
 
-def test_a_seed_that_is_listed_twice_is_refused(cli: Commands) -> None:
-    code, _, err = cli(train.main, "--multirun", *SMOKE, "seed=1,1")
-    assert (code, Path("runs").exists()) == (2, False)
-    assert "2 runs of this sweep would share " in err
-
-
 def test_describe_trains_nothing(cli: Commands) -> None:
     code, out, _ = cli(train.main, "task=listops", "attention=softmax", "describe=true")
     assert code == 0

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from lra.api.training import composed_command
-from lra.cli.check import examine, maker, settings_of
+from lra.cli.check import CheckSettings, examine, maker
 from lra.config import configure
 from lra.config.compose import options as choices
 from lra.core.errors import UserError
@@ -120,7 +120,7 @@ def attention(
     sizes = {"width": width, "heads": heads, "max_len": max_len, "dropout": dropout, "causal": causal, "bias": bias}
     configure.check(attention, {"name": name, **sizes, "out_proj": out_proj, "options": options}, "")
     with composed_command("check", (f"attention={name}",)) as config:
-        settings = settings_of(config)
+        settings = configure.part(CheckSettings, config)
     if width % heads:
         raise UserError(f"heads={heads} does not divide width={width}")
     shape = Shape(
@@ -171,7 +171,7 @@ def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides
     """
     chosen = f"attention={attention}" if isinstance(attention, str) else "variant=transformer"
     with composed_command("check", (chosen, *overrides)) as config:
-        settings = settings_of(config)
+        settings = configure.part(CheckSettings, config)
     if isinstance(attention, str):
         name, make = attention, maker(settings)
     elif isinstance(attention, AttentionLayer):

@@ -71,19 +71,17 @@ class Results:
         `task` (its name or its short one) and `protocol` may be left out where there is one. Raises UserError.
         """
         frame = self._report.frame
-        here = frame[
-            ((frame.task == task) | (frame.short == task) | (task is None))
+        matching = frame[
+            (frame.system == name)
+            & ((frame.task == task) | (frame.short == task) | (task is None))
             & ((frame.protocol == protocol) | (protocol is None))
         ]
-        if here.empty:
-            raise UserError(f"{self!r}: no task={task!r} with protocol={protocol!r}; results.seeds lists them")
-        matching = here[here.system == name]
         if matching.empty:
-            raise UserError(f"{self!r}: no system {name!r}; {did_you_mean(name, set(here.system))}")
-        places = matching[["short", "protocol"]].drop_duplicates()
-        if len(places) > 1:
-            several = "; ".join(f"task={row.short!r}, protocol={row.protocol!r}" for row in places.itertuples())
-            raise UserError(f"{self!r}: {name!r} is in {len(places)} columns, name one of them: {several}")
+            known = did_you_mean(name, set(frame.system))
+            raise UserError(f"{self!r}: no {name!r} with task={task!r} and protocol={protocol!r}; {known}")
+        columns = matching[["short", "protocol"]].drop_duplicates().values.tolist()
+        if len(columns) > 1:
+            raise UserError(f"{self!r}: {name!r} has several columns, name its task= and protocol=: {columns}")
         return matching.reset_index(drop=True)
 
     def _runs(self) -> list[tuple[int, Any]]:
@@ -91,8 +89,7 @@ class Results:
 
     def _named(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Add the names of each row's run; they are categories, which take little memory."""
-        names = self._report.frame[NAMES]
-        names = names.astype(dict.fromkeys(names.columns.difference(["seed"]), "category"))
+        names = self._report.frame[NAMES].astype({name: "category" for name in NAMES if name != "seed"})
         taken = names.take(frame.place.astype(int).to_numpy()).reset_index(drop=True)
         return pd.concat([taken, frame.drop(columns="place").reset_index(drop=True)], axis=1)
 

@@ -21,7 +21,6 @@ from lra.records.names import ERRORS
 from lra.records.record import RunRecord
 from lra.records.runs import NO_RECORD, recorded
 from lra.runs.build import Job, assemble, run_folder
-from lra.runs.folder import AtWork
 from lra.runs.folder import run as run_in_folder
 from lra.runs.loggers import loggers_of
 
@@ -105,8 +104,6 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
         job = Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
         try:
             status = run_in_folder(job)
-        except AtWork as other:
-            raise UserError(f"{job.title}: {other}") from None
         except Paused as pause:
             raise KeyboardInterrupt(f"{job.title}: paused ({pause}); call it again to resume") from None
     record = recorded(job.folder)

@@ -32,18 +32,11 @@ class CheckSettings:
 
 def job(cfg: DictConfig) -> None:
     """Check every law and print its verdict. Raises SystemExit where a law is broken."""
-    settings = settings_of(cfg)
+    settings = configure.part(CheckSettings, cfg)
     name = HydraConfig.get().runtime.choices["attention"]
     findings = examine(name, maker(settings), settings, partial(say, to_stdout=True))
     if any(finding.verdict == "broken" for finding in findings):
         raise SystemExit(FAILED)
-
-
-def settings_of(cfg: DictConfig) -> CheckSettings:
-    """Check names and types of a composed configuration."""
-    values = {key: value for key, value in configure.plain(cfg).items() if key in CheckSettings.__dataclass_fields__}
-    configure.check(CheckSettings, values, "")
-    return CheckSettings(**values)
 
 
 def maker(settings: CheckSettings) -> "Callable[[Shape], Mixer]":

@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 
 from lra.cli.command import command
 from lra.config import configure
-from lra.core.console import Preparation, say
+from lra.core.console import Parts, say
 from lra.data import Place, Split, Task, TaskBuilder
 from lra.data.cache import SPLITS
 from lra.data.splits import LMWindows, PositionLabels, contradictions, seen
@@ -31,12 +31,10 @@ class PrepareSettings:
 
 def job(cfg: DictConfig) -> None:
     """Prepare one task and print its card."""
-    values = {key: value for key, value in configure.plain(cfg).items() if key in PrepareSettings.__dataclass_fields__}
-    configure.check(PrepareSettings, values, "")
-    settings = PrepareSettings(**values)
+    settings = configure.part(PrepareSettings, cfg)
     builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)().at(Place.of(settings))
     started = time.monotonic()
-    with Preparation(builder.facts.name) as progress:
+    with Parts(builder.facts.name, "preparing the data, once") as progress:
         task = builder.build(Place.of(settings, progress))
     seconds = time.monotonic() - started
     if settings.json:

@@ -27,7 +27,7 @@ from lra.records.runs import declared
 from lra.runs.build import Job, check_attention
 from lra.runs.course import training_tokens
 from lra.runs.folder import outcome
-from lra.runs.plan import Plan, PlannedRun, check_data, check_folders, declare, planned
+from lra.runs.plan import Plan, PlannedRun, check_data, declare, planned
 
 ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
 _current: list[Plan] = []
@@ -57,7 +57,6 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     """
     _check_launch(config)
     plan = planned(config, context.config_loader)
-    check_folders(plan)
     if plan.rows[0].settings.describe:
         from lra.runs.describe import print_facts
 

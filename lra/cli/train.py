@@ -15,10 +15,11 @@ from lra.config.cell import cell_of, varied_keys
 from lra.config.settings import settings_of
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
+from lra.core.files import Held
 from lra.core.signals import PAUSED, Paused
 from lra.records.runs import recorded
 from lra.runs.build import Job, assemble
-from lra.runs.folder import AtWork, run
+from lra.runs.folder import run
 from lra.runs.loggers import loggers_of
 from lra.runs.rerun import rerun
 
@@ -71,7 +72,7 @@ def train(cfg: DictConfig) -> str | float:
         if alone and not hydra_cfg.overrides.task:
             raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
         outcome = run(job)
-    except AtWork as other:
+    except Held as other:
         say(f"{title}: {other}")
         if alone:
             raise SystemExit(PAUSED) from None

@@ -14,7 +14,7 @@ from functools import cache, partial
 from importlib import import_module
 from inspect import Parameter, isclass, signature
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -26,6 +26,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from lra.config.compose import compose, groups
 from lra.core.errors import UserError, did_you_mean
 
+Part = TypeVar("Part")
 NO_OPTION = "Config group override must be a string"  # Hydra's ValueError for task=null
 NO_LIST = "Invalid defaults list in"  # likewise
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
@@ -91,6 +92,13 @@ def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 
     hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
     for key, value in values.items():
         check_value(hints.get(key, Any), value, f"{where}{key}")
+
+
+def part(kind: type[Part], cfg: DictConfig) -> Part:
+    """Return the fields of a dataclass from a composed configuration, checked."""
+    values = {key: value for key, value in plain(cfg).items() if key in signature(kind).parameters}
+    check(kind, values, "")
+    return kind(**values)
 
 
 def check_value(hint: Any, value: Any, key: str) -> None:

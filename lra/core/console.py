@@ -100,27 +100,23 @@ class Bar:
 
 
 class Parts(ExitStack):
-    """Context manager and callback (done, total) for the progress of work that reports its size when it is called."""
+    """Context manager and callback (done, total) for the progress of work that reports its size when it is called.
 
-    def __init__(self, title: str) -> None:
+    `announced`: printed at the first call.
+    """
+
+    def __init__(self, title: str, announced: str = "") -> None:
         super().__init__()
-        self.title = title
+        self.title, self.announced = title, announced
         self._bar: Bar | None = None
 
     def __call__(self, done: int, total: int) -> None:
         if self._bar is None:
+            if self.announced:
+                say(f"{self.title}: {self.announced}")
             self._bar = self.enter_context(Bar(self.title, total))
         self._bar.total = total
         self._bar.update(done)
-
-
-class Preparation(Parts):
-    """Progress of data preparation; silent if the data are prepared."""
-
-    def __call__(self, done: int, total: int) -> None:
-        if self._bar is None:
-            say(f"{self.title}: preparing the data, once")
-        super().__call__(done, total)
 
 
 class TrainingBar(Bar):

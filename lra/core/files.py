@@ -18,7 +18,7 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 PARTIALS = ".*.tmp"  # the pattern of the temporary names
 
 
-class Held(Exception):
+class Held(UserError):
     """Another process holds the lock; the message names the file."""
 
 

@@ -29,22 +29,16 @@ class System:
     """Objects of a configuration, checked and not yet trained.
 
     Attributes:
-        builder: builds the task.
-        model: builds the model for the facts of a task.
-        recipe: how to train.
         start: source of the first weights; None: they are drawn.
-        parameters: number of parameters.
         full_pattern: True if the mixers compute full attention at this length.
         row: name and complexity of an attention from outside lra, for tables.
         scan: recurrence of the mixers, if several backends can compute it.
-        pretraining: phase before the training.
     """
 
     builder: TaskBuilder
     model: "Callable[[TaskSpec], Model]"
     recipe: Recipe
     start: Start | None
-    parameters: int
     full_pattern: bool
     row: dict[str, str] | None
     scan: "Scan | None"
@@ -93,7 +87,6 @@ def assemble(settings: Settings) -> System:
         model=model,
         recipe=recipe,
         start=start,
-        parameters=sum(parameter.numel() for parameter in made.parameters()),
         full_pattern=made.blocks[0].mixer.full_pattern,
         row=_row(made.blocks[0].mixer),
         scan=scan_of(made.blocks[0].mixer),

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from lra.config import configure
 from lra.config.settings import Settings
-from lra.core import files
-from lra.core.console import Preparation, say
+from lra.core.console import Parts, say
 from lra.core.errors import UserError
-from lra.core.files import explained, read_json, sweep_partials, write_atomic, write_json
+from lra.core.files import explained, hold, read_json, sweep_partials, write_atomic, write_json
 from lra.core.signals import Paused, StopFlag
 from lra.data import Place, Task, TaskBuilder
 from lra.records import checkpoint, provenance, record
@@ -28,10 +27,6 @@ if TYPE_CHECKING:  # torch takes seconds to import
 
 LOCK_PATIENCE_SECONDS = 1.0  # a process that looks at the state of a run holds its lock for an instant
 INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change with resume=inexact
-
-
-class AtWork(UserError):
-    """Another process trains the run."""
 
 
 def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
@@ -87,7 +82,7 @@ def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
 
 
 def _prepared(builder: TaskBuilder, settings: Settings) -> Task:
-    with Preparation(builder.facts.name) as progress:
+    with Parts(builder.facts.name, "preparing the data, once") as progress:
         return builder.build(Place.of(settings, progress))
 
 
@@ -115,7 +110,7 @@ def run(job: Job) -> str:
 
     Raises:
         UserError: a mistake in the configuration or the data.
-        AtWork: another process trains the run.
+        Held: another process trains the run.
         Paused: a signal or a time limit stopped it, with its state saved.
     """
     from lra.runs.device import assign_gpu, device_of
@@ -144,12 +139,9 @@ def _lead(job: Job, device: str, gate: "Gate") -> str:
     """Rank 0: hold the lock, train, write."""
     if done := _done(job):
         return done
-    try:
-        job.folder.mkdir(parents=True, exist_ok=True)
-        with files.hold(job.folder / LOCK, LOCK_PATIENCE_SECONDS):
-            return _done(job) or _train_and_record(job, device, gate)  # another process may have been faster
-    except files.Held as held:
-        raise AtWork(f"{held}, so it trains this run") from None
+    job.folder.mkdir(parents=True, exist_ok=True)
+    with hold(job.folder / LOCK, LOCK_PATIENCE_SECONDS):
+        return _done(job) or _train_and_record(job, device, gate)  # another process may have been faster
 
 
 def _assist(job: Job, device: str, gate: "Gate") -> str:

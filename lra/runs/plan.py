@@ -6,7 +6,6 @@ It is written before the first run starts, after every cell's configuration has 
 
 import re
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -24,10 +23,9 @@ from lra.config.cell import PLACED, Cell, cell_of
 from lra.config.compose import options
 from lra.config.configure import check_packages, check_value
 from lra.config.settings import Seed, Settings, settings_of
-from lra.core import files
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.core.files import digest, explained
+from lra.core.files import digest, explained, hold
 from lra.data import Place
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
@@ -195,16 +193,6 @@ def _composed(loader: ConfigLoader, config: DictConfig, overrides: list[str]) ->
     return settings_of(composed), composed
 
 
-def check_folders(plan: Plan) -> None:
-    """Raise UserError if two runs would write into one folder."""
-    [(folder, times)] = Counter(run.folder for row in plan.rows for run in row.runs).most_common(1)
-    if times > 1:
-        raise UserError(
-            f"{times} runs of this sweep would share {folder}: list each value once, and add an attention to systems "
-            "with also=..."
-        )
-
-
 def check_data(rows: list[PlannedCell]) -> None:
     """Check the data of cells that have runs to do.
 
@@ -241,9 +229,7 @@ def declare(plan: Plan) -> None:
     path = plan.out / SWEEP
     try:
         plan.out.mkdir(parents=True, exist_ok=True)
-        with files.hold(plan.out / SWEEP_LOCK, LOCK_PATIENCE_SECONDS):
+        with hold(plan.out / SWEEP_LOCK, LOCK_PATIENCE_SECONDS):
             Sweep.read(path).merged(Sweep(cells=[row.declared for row in plan.rows])).write(path)
-    except files.Held as held:
-        raise UserError(f"{path}: {held} for more than a minute; try again") from None
     except OSError as error:
         raise explained(error, plan.out, written=False) from error
