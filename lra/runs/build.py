@@ -39,6 +39,7 @@ class System:
     model: "Callable[[TaskSpec], Model]"
     recipe: Recipe
     start: Start | None
+    parameters: int
     full_pattern: bool
     row: dict[str, str] | None
     scan: "Scan | None"
@@ -87,6 +88,7 @@ def assemble(settings: Settings) -> System:
         model=model,
         recipe=recipe,
         start=start,
+        parameters=sum(parameter.numel() for parameter in made.parameters()),
         full_pattern=made.blocks[0].mixer.full_pattern,
         row=_row(made.blocks[0].mixer),
         scan=scan_of(made.blocks[0].mixer),
