@@ -114,7 +114,7 @@ def test_missing_data_are_named_before_the_first_run(cli: Commands, monkeypatch:
         train.main, "--multirun", "experiment=smoke", "task=listops,text,matching", "seed=1,2", "cache=own"
     )
     assert code == 2
-    assert "aclImdb_v1.tar.gz" in err
+    assert "imdb/train.jsonl" in err
     assert "tsv_data" in err
     assert "no data for text" in err.splitlines()[-1]
     assert not list(Path().rglob(CONFIG))
