@@ -111,6 +111,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, cache: Pa
     """The commands, run in an empty working folder."""
     monkeypatch.setenv("LRA_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lra.runs.describe.measure_step", lambda *_: None)  # takes seconds at full size
     return Commands(capfd)
 
 

@@ -1,6 +1,5 @@
 """Commands in children of this process, which has everything imported: a tiny run then takes a fraction of a second."""
 
-import ctypes
 import errno
 import json
 import os
@@ -275,60 +274,3 @@ def left(folder: Path) -> dict[str, tuple]:
             [strip_times(line) for line in lines],
         )
     return by_path
-
-
-# ---------------------------------------------------------------- disks
-
-
-def with_mounts(scenario: Callable[[], Any]) -> Any:
-    """Return the result of `scenario`, a JSON value, in a child that may mount without anyone else seeing it.
-
-    Skips the test where the system does not allow that.
-    """
-    with TemporaryFile() as answer:
-        process = os.fork()
-        if process == 0:
-            code = 1
-            try:
-                code = 0 if _unshare() else 2
-                if code == 0:
-                    answer.write(json.dumps(scenario()).encode())
-                    answer.flush()
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        if code == 2:
-            pytest.skip("this system allows no mounts of one's own")
-        assert code == 0
-        answer.seek(0)
-        return json.loads(answer.read())
-
-
-def _unshare() -> bool:
-    """Enter a user and a mount namespace of one's own, as root of it."""
-    user, group = os.getuid(), os.getgid()
-    if ctypes.CDLL(None).unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0:
-        return False
-    process = Path("/proc/self")
-    try:
-        (process / "setgroups").write_text("deny")
-        (process / "uid_map").write_text(f"0 {user} 1")
-        (process / "gid_map").write_text(f"0 {group} 1")
-    except OSError:
-        return False
-    return subprocess.run(["mount", "--make-rprivate", "/"], check=False).returncode == 0
-
-
-def small_disk(folder: Path, options: str) -> None:
-    """Mount a file system in memory, in `with_mounts`; again, change its options."""
-    folder.mkdir(exist_ok=True)
-    again = "remount," if folder.is_mount() else ""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", again + options, "tmpfs", str(folder)], check=True)
-
-
-def read_only(folder: Path) -> None:
-    """Make a folder read-only, in `with_mounts`; root may write where the mode forbids it."""
-    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
-    subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)

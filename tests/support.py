@@ -2,8 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import fields
 from functools import cache
@@ -16,7 +15,6 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from lra.attention import Mixer, Shape
 from lra.cli import train
@@ -29,6 +27,7 @@ from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, assemble
+from lra.runs.describe import saved_tensors
 from lra.tasks import Place, Split, Task, TaskBuilder, TaskSpec
 from lra.training.recipe import Recipe
 
@@ -364,23 +363,6 @@ def place(cache: Path, data_dir: Path | None = None, workers: int = 1) -> Place:
 
 def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-
-@contextmanager
-def saved_tensors(excluded: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
-    """Yield a function that returns the bytes which the operations inside keep for the backward pass, each storage
-    once, those of `excluded` not at all."""
-    excluded_storages = {tensor.untyped_storage()._cdata for tensor in excluded}
-    kept: dict[int, tuple[StorageWeakRef, int]] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in excluded_storages:
-            kept[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield lambda: sum(size for storage, size in kept.values() if not storage.expired())
 
 
 def saved_bytes(name: str, extra: list[str], length: int) -> int:

@@ -52,6 +52,8 @@ def test_every_key_with_an_impossible_value(value: object) -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
+        ("attention=simple,foo", "attention=foo: no such option; known: "),
+        ("model.dpeth=1,2", "model.dpeth: unknown key; did you mean 'model.depth'?"),
         ("attention=null", "Config group override must be a string"),
         ("seed=range(3,1)", "seed=range(3,1): expected a list"),
         ("out=a,b", "differs between the runs of this sweep (a, b)"),

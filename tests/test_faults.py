@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked import TINY, command, read_only, result, run_folder, sending, small_disk, when, with_mounts, without_figures
+from forked import TINY, command, result, run_folder, sending, when, without_figures
 from support import Commands
 
 import lra.runs.execute
@@ -34,72 +34,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Callable[...
         return known[options]
 
     return make
-
-
-# ---------------------------------------------------------------- disks
-
-
-@pytest.mark.parametrize(
-    ("options", "limits", "message"),
-    [
-        (WIDE, "size=1m", "cannot be written: no space left on device; "),
-        pytest.param(WIDE, "nr_inodes=12", "cannot be written: no space left", marks=pytest.mark.slow),
-        pytest.param(
-            (*TINY, "checkpoint.steps=null"), "size=8k", "metrics.jsonl cannot be written: ", marks=pytest.mark.slow
-        ),
-    ],
-    ids=["checkpoint", "inodes", "evaluation"],
-)
-def test_a_full_disk(whole, options: tuple[str, ...], limits: str, message: str) -> None:
-    """The run ends with one line; with room it resumes."""
-    expected = whole(*options)
-
-    def scenario() -> list:
-        small_disk(Path("runs"), limits)
-        ended = command(*options, "out=runs")
-        small_disk(Path("runs"), "size=64m,nr_inodes=1000")
-        again = command(*options, "out=runs")
-        return [ended.code, ended.lines, again.code, result("runs") == expected]
-
-    code, [line], *then = with_mounts(scenario)
-    assert (code, then) == (2, [0, True])
-    assert message in line
-    assert "the previous file is intact" in line
-
-
-def test_a_full_disk_while_preparing(whole) -> None:
-    expected = whole(*TINY)
-
-    def scenario() -> list:
-        small_disk(Path("own"), "size=16k")
-        ended = command(*TINY, "out=runs", "cache=own")
-        left = [path.name for path in Path("own").rglob("*") if path.is_file() and path.suffix != ".lock"]
-        small_disk(Path("own"), "size=64m")
-        again = command(*TINY, "out=runs", "cache=own")
-        return [ended.code, ended.lines[-1], left, again.code, result("runs") == expected]
-
-    code, line, *then = with_mounts(scenario)
-    assert (code, then) == (2, [[], 0, True])
-    assert "cannot prepare listops in own/listops" in line
-
-
-def test_a_read_only_folder() -> None:
-    """Nothing trains where results cannot be written; a finished run has nothing to do."""
-
-    def scenario() -> list:
-        Path("new").mkdir()
-        assert command(*TINY, "out=runs").code == 0
-        read_only(Path("new"))
-        read_only(Path("runs"))
-        trains = when(lra.runs.execute, "train_and_test", 1, lambda *_: Path("trained").touch())
-        refused = command(*TINY, "out=new", inside=trains)
-        sweep = command("--multirun", *TINY, "out=runs")
-        return [refused.code, refused.lines, Path("trained").exists(), command(*TINY, "out=runs").code, sweep.lines[-1]]
-
-    code, [line], *then, sweep = with_mounts(scenario)
-    assert (code, then) == (2, [False, 0])
-    assert "read-only file system" in line.lower()
-    assert sweep.endswith("/.sweep.lock: read-only file system")
 
 
 # ---------------------------------------------------------------- signals

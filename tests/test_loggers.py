@@ -304,20 +304,18 @@ def test_numbers_that_json_has_not_are_left_out(tmp_path: Path) -> None:
 
 
 class StandIn:
-    """In the place of the module wandb and of its run; at the call `trouble` it raises."""
+    """In the place of the module wandb and of its run."""
 
     __spec__ = ModuleSpec("wandb", loader=None)
 
-    def __init__(self, trouble: str = "", step: int = 0) -> None:
-        self.trouble, self.step = trouble, step
+    def __init__(self, step: int = 0) -> None:
+        self.step = step
         self.calls: dict[str, dict] = {}
         self.steps: list[int] = []
         self.summary = SimpleNamespace(update=lambda values: self._called("summary", values))
 
     def _called(self, call: str, values: dict) -> None:
         self.calls[call] = values
-        if call == self.trouble:
-            raise RuntimeError("two\n lines")
 
     def Settings(self, **settings: object) -> dict:
         return settings
@@ -340,8 +338,8 @@ class StandIn:
 def wandb(here: None, monkeypatch: pytest.MonkeyPatch):
     """Return a function that puts a stand-in where `import wandb` finds it."""
 
-    def make(trouble: str = "", step: int = 0) -> StandIn:
-        stand_in = StandIn(trouble, step)
+    def make(step: int = 0) -> StandIn:
+        stand_in = StandIn(step)
         monkeypatch.setitem(sys.modules, "wandb", stand_in)
         return stand_in
 

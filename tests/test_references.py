@@ -13,7 +13,7 @@ import pytest
 import torch
 from support import every_setting, mixer_of, noise, protocols_of, shape
 from torch import Tensor
-from torch.nn.functional import elu, gelu, normalize, relu, rms_norm
+from torch.nn.functional import elu, gelu, relu, rms_norm
 
 from lra.attention import Mixer, merge_heads, split_heads
 from lra.attention.nystromformer import pseudo_inverse
@@ -58,9 +58,7 @@ def agrees(mixer: Mixer, name: str) -> None:
     [reference] = {value for start, value in REFERENCES.items() if formula.startswith(start)}
     if reference is None:
         return
-    length = {"sinkhorn": "block", "reformer": "chunk"}.get(name)
-    length = 11 if length is None else getattr(mixer, length)
-    x = noise(2, MAX_LEN // length * length if name == "sinkhorn" else length, 15)
+    x = noise(2, 11, 15)
     torch.testing.assert_close(mixer(x), reference(mixer, x), rtol=1e-8, atol=1e-10)
 
 
@@ -155,35 +153,6 @@ def test_pseudo_inverse() -> None:
     blank[:2, :2] = matrices[0, 0, :2, :2].softmax(dim=-1)
     torch.testing.assert_close(pseudo_inverse(blank, 40)[:2, :2], torch.linalg.inv(blank[:2, :2]))
     assert not pseudo_inverse(blank, 40)[2:].any()
-
-
-def sinkhorn(mixer: Mixer, x: Tensor) -> Tensor:
-    """Block by block; P is the code's, which tests/test_sorting.py holds to be Sinkhorn's."""
-    q, k, v = heads(mixer, x)
-    block = int(re.search(r"blocks of (\d+)", mixer.card.formula)[1])
-    cut = [part.unflatten(2, (-1, block)) for part in (q, k, v)]
-    order = mixer.permutation(cut[1], torch.ones(len(x), 1, cut[1].shape[2], block, dtype=torch.bool))
-    outputs = []
-    for n in range(cut[0].shape[2]):
-        k_n, v_n = (
-            torch.cat([part[:, :, n], torch.einsum("bhm,bhmid->bhid", order[:, :, n], part)], dim=2) for part in cut[1:]
-        )
-        outputs.append(attend(cut[0][:, :, n], k_n, v_n, mixer.card.scale))
-    return merge_heads(torch.cat(outputs, dim=2))
-
-
-def reformer(mixer: Mixer, x: Tensor) -> Tensor:
-    """In one chunk a query sees all keys or those of its bucket in some round; itself if there are none."""
-    chunk, rounds = map(int, re.findall(r"(?:chunks of|rounds:) (\d+)", mixer.card.formula))
-    q, v = heads(mixer, x, "query", "value")
-    assert x.shape[1] == chunk
-    assert mixer.rotations.shape[2] == rounds
-    scores = q @ normalize(q, dim=-1).transpose(-2, -1) * mixer.card.scale
-    scores = scores - 1e5 * torch.eye(chunk, dtype=x.dtype)
-    if mixer.within_bucket:
-        buckets = mixer.buckets(q, None)
-        scores = scores.masked_fill(~(buckets[..., None] == buckets[..., None, :]).any(dim=2), -math.inf)
-    return merge_heads(scores.softmax(dim=-1) @ v)
 
 
 def synthesizer(mixer: Mixer, x: Tensor) -> Tensor:
@@ -304,8 +273,8 @@ REFERENCES: dict[str, Callable[[Mixer, Tensor], Tensor] | None] = {
     "softmax(Q (Eᵀ K)ᵀ / √": linformer,
     "softmax(Q K̃ᵀ / √": nystromformer,
     "P′ = softmax(P Kᵀ / √": luna,
-    "softmax(Qₙ [Kₙ; Σₘ Pₙₘ Kₘ]ᵀ / √": sinkhorn,
-    "softmax(Q K̂ᵀ": reformer,
+    "softmax(Qₙ [Kₙ; Σₘ Pₙₘ Kₘ]ᵀ / √": None,  # in tests/test_sorting.py
+    "softmax(Q K̂ᵀ": None,
     "softmax(A Bᵀ": synthesizer,
     "softmax(R": synthesizer,
     "softmax(W₂ relu(W₁ X)": synthesizer,

@@ -105,6 +105,18 @@ def test_what_is_not_as_it_was_is_told(kept: Commands) -> None:
     assert [line.split(":")[0] for line in told[3:]] == ["  commit", "  cpu"]
 
 
+def test_a_run_with_earlier_noise_is_not_judged_by_its_bits(cli: Commands) -> None:
+    assert cli(train.main, *SMOKE, "model.dropout=0.1")[0] == 0
+    run = record.read(SIMPLE / record.NAME)
+    assert run["provenance"].pop("noise") == 2
+    run["test"]["last"]["correct"] += 1
+    record.write(SIMPLE, run)
+    code, out, _ = cli(train.main, f"rerun='{SIMPLE}'")
+    said = out[out.index(str(SIMPLE)) :].splitlines()
+    assert (code, len(said)) == (0, 1)
+    assert "noise in training was version 1, now 2, so its numbers cannot be equal" in said[0]
+
+
 def test_the_weights_that_a_run_began_with_are_asked_for(kept: Commands) -> None:
     taking = (f"init.folder={SIMPLE}", "init=checkpoint", "attention=softmax")
     assert kept(train.main, *SMOKE, *taking)[0] == 0

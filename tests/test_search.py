@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from reports import put, softmax
-from support import Commands
+from support import Commands, composed
 
 from lra.cli import search, train
 from lra.records.record import RunRecord
@@ -26,7 +27,9 @@ def test_settings_are_ranked_by_the_mean_validation_of_finished_runs(
     assert rows.values.tolist() == [[36.0, 1, 0.1], [35.0, 2, 0.01], [30.0, 2, 0.05]]
     with pytest.raises(SystemExit, match="1"):  # one run failed
         search.conclude(tmp_path)
-    best = [line.split() for line in capsys.readouterr().out.splitlines()[-2:]]
+    *_, simple, other, line = capsys.readouterr().out.splitlines()
+    best = [simple.split(), other.split()]
+    assert line == "train.lr: ${by_task:{listops:${by_attention:{simple:0.1, softmax:0.05}}}}"
     assert best == [
         ["listops", "simple", "simple", "0.1", "36", "1"], ["listops", "softmax", "transformer", "0.05", "20", "1"]
     ]  # fmt: skip
@@ -50,7 +53,9 @@ def test_a_search_trains_and_reads_finished_runs(cli: Commands) -> None:
     before = [path.read_bytes() for path in records]
     assert cli(train.main, *words)[1].splitlines()[-1] == out.splitlines()[-1]
     assert [path.read_bytes() for path in records] == before
-    assert out.splitlines()[-1].split()[3] in ("0.01", "0.05")
+    line = yaml.safe_load(out.splitlines()[-1])
+    best = composed("task=listops_short", "attention=simple", f"+train.found='{line['train.lr']}'").train
+    assert best.found in (0.01, 0.05)
 
 
 @pytest.mark.filterwarnings("ignore")

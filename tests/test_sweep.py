@@ -13,7 +13,7 @@ from forked import PLUGINS, SMOKE, Child, installed, left, without_figures
 from support import Commands, composed
 
 import lra
-from lra.cli import sweep, train
+from lra.cli import train
 from lra.config.settings import settings_of
 from lra.records import record
 from lra.records.names import CONFIG
@@ -173,21 +173,6 @@ def test_calls_from_several_threads_take_turns(cli: Commands, monkeypatch: pytes
     assert ended == ["finished"] * 2
 
 
-@pytest.mark.parametrize(
-    ("bad", "code"),
-    [
-        (set(), 0),
-        ({"refused"}, 2),
-        ({"refused", "failed"}, 1),
-        ({"no report"}, 1),
-        ({"failed", "paused"}, 75),
-        ({"running"}, 75),
-    ],
-)
-def test_exit_codes(bad: set[str], code: int) -> None:
-    assert sweep._exit_code(bad) == code
-
-
 def test_a_launcher_that_is_not_installed_is_named(cli: Commands) -> None:
     missing = {name: plugin for name, plugin in PLUGINS.items() if not installed(plugin)}
     if not missing:
@@ -215,6 +200,7 @@ def test_a_row_is_added_to_a_sweep_and_multiplies_nothing(cli: Commands) -> None
         (["also=3", "system=simple,longformer"], "also=3: "),
         (["also=simple", "seed=1,2"], "also=simple: "),
         (["also=fnt", "system=simple,longformer"], "attention=fnt: no such option; did you mean 'fnet'?"),
+        (["system=simple,transformer", "sweep.reference=Transfomer"], "expected a row of this sweep"),
         (["system=linear,transformer", "attention=fnet"], "add an attention to systems with also=..."),
     ],
 )

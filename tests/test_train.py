@@ -4,23 +4,20 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from importlib import metadata
 from itertools import product
 from pathlib import Path
 
 import pytest
-from forked import Child, without_figures
 from support import Commands, composed, options, strip_times, train_in
 
 from lra.cli import train
 from lra.config.cell import cell_of
-from lra.core import files, paths
+from lra.core import paths
 from lra.records import provenance, record
-from lra.records.names import ERRORS, LOCK, METRICS
+from lra.records.names import ERRORS, METRICS
 from lra.records.record import Sweep
 
 SMOKE = ("experiment=smoke", "out=runs")
@@ -122,14 +119,6 @@ def test_a_damaged_record_is_named(once: Commands) -> None:
     assert "seed1/record.json: not readable" in err
 
 
-def test_two_processes_do_not_share_a_run(cli: Commands) -> None:
-    (SIMPLE / "seed1").mkdir(parents=True)
-    with files.hold(SIMPLE / "seed1" / LOCK, 0):
-        code, _, err = cli(train.main, *SMOKE)
-    assert code == 75
-    assert (err.count("\n"), "another process holds" in err) == (1, True)
-
-
 def test_a_sweep_writes_its_report(cli: Commands) -> None:
     sweep = ("--multirun", *SMOKE, *SHORT, "system=simple,transformer")
     code, out, err = cli(train.main, *sweep, "seed=1,2")
@@ -180,20 +169,6 @@ def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pyte
     assert "(n = 2)" in Path("runs/README.md").read_text()
     assert err.count("nothing to do") == 1
     assert not (SIMPLE / "seed2" / ERRORS).exists()
-
-
-def test_divergence_is_a_result(cli: Commands) -> None:
-    code, out, err = cli(train.main, "--multirun", *SMOKE, "train.lr=1e30", "train.eval_every=1")
-    assert code == 1
-    written = record.read(SIMPLE / "seed1" / record.NAME)
-    assert written["status"] == "diverged"
-    assert written["test"] == {}
-    assert "the loss of step" in written["reason"]
-    assert "**0 of 1 runs are finished.**" in out
-    assert "of 1 seeds, 1 diverged" in Path("runs/README.md").read_text()
-    code, _, err = cli(train.main, *SMOKE, "seed=1", "train.lr=1e30", "train.eval_every=1")
-    assert code == 1
-    assert "diverged before, nothing to do" in err
 
 
 def test_a_seed_that_is_listed_twice_is_refused(cli: Commands) -> None:
@@ -282,34 +257,3 @@ def test_without_any_choice_nothing_is_trained(cli: Commands) -> None:
     code, out, err = cli(train.main)
     assert (code, out, err.count("\n"), Path("runs").exists()) == (2, "", 1, False)
     assert train.QUICK in err
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("attention=simple,foo", f"attention=foo: no such option; known: {', '.join(options('attention'))}"),
-        ("model.dpeth=1,2", "model.dpeth: unknown key; did you mean 'model.depth'?"),
-        ("seed=abc,2", "seed=abc: should be a valid integer"),
-        ("model.depth=1,two", "model.depth=two: should be a valid integer"),
-    ],
-)
-def test_a_mistake_in_a_sweep_is_one_line(cli: Commands, argument: str, message: str) -> None:
-    code, out, err = cli(train.main, "--multirun", *SMOKE, argument)
-    assert (code, out) == (2, "")
-    assert err == f"lra-train: error: {message}\n"
-    assert not Path("runs").exists()
-
-
-def test_control_c_pauses_a_sweep(cli: Commands) -> None:
-    sweep = ("--multirun", *SMOKE, "seed=1,2", "train.eval_every=1", "train.steps=100000", "max_hours=null")
-    child = Child(*sweep, inside=without_figures)
-    lines = SIMPLE / "seed1" / METRICS
-    deadline = time.monotonic() + 300
-    while not (lines.exists() and lines.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.kill(child.process, signal.SIGINT)
-    ended = child.ends()
-    assert ended.code == 130
-    assert "seed 1: paused (SIGINT)" in ended.err
-    assert "Traceback" not in ended.err
-    assert record.read(SIMPLE / "seed1" / record.NAME)["status"] == "paused"

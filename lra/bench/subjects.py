@@ -10,13 +10,11 @@ import torch
 from lra.bench.settings import BenchSettings
 from lra.bench.straightforward import Straightforward, expect, straightforward_attention, update
 from lra.config import configure
-from lra.core import streams
 from lra.core.errors import UserError
-from lra.data import Split, TaskSpec
-from lra.data.splits import LMWindows, PositionLabels
 from lra.laws.trial import shape_of
 from lra.ops.dropout import set_keys
 from lra.runs.build import assemble
+from lra.runs.describe import stand_in
 from lra.runs.initial_weights import draw_model
 from lra.training import update as training
 from lra.training.update import make_optimizer
@@ -127,20 +125,3 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
         return update(plain, optimizer, read, labels, recipe.micro_batch, bf16=settings.precision == "bf16")
 
     return Step(run=run_plain, module=plain, **size)
-
-
-def stand_in(facts: TaskSpec, examples: int, seed: int) -> Split:
-    """Return `examples` random examples of the greatest length; in a task of positions, all of them are scored."""
-    rng, length = streams.generator(seed, "check"), facts.max_len
-    answers = rng.integers(0, facts.classes, examples if facts.objective == "classify" else examples * length)
-    document = {
-        "tokens": rng.integers(1, facts.vocab_size, length + examples, dtype=np.uint16),
-        "offsets": np.array([0, length]),
-        "index": np.zeros(examples * facts.documents, dtype=int),
-    }
-    if facts.objective == "classify":
-        return Split(**document, labels=answers)
-    if facts.objective == "next_token":
-        return LMWindows(**document, labels=answers, context=length, stride=1)
-    places = np.tile(np.arange(length), examples)
-    return PositionLabels(**document, labels=answers, ends=np.arange(examples + 1) * length, places=places)

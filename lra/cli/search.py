@@ -57,8 +57,20 @@ def ranked(runs: list[Run]) -> "pd.DataFrame":
     return means.sort_values([*SYSTEM, "mean"], ascending=[True] * len(SYSTEM) + [False], ignore_index=True)
 
 
+def option_lines(best: "pd.DataFrame") -> list[str]:
+    """Return the best settings as lines of an option file: of the first variant, if an attention has several."""
+    lines = []
+    for key in best.columns.drop([*SYSTEM, "mean", "n"]):
+        tasks = [
+            f"{task}:${{by_attention:{{{', '.join(f'{row.attention}:{row[key]}' for _, row in rows.iterrows())}}}}}"
+            for task, rows in best.drop_duplicates(["task", "attention"]).astype(object).groupby("task")
+        ]
+        lines.append(f"{key}: ${{by_task:{{{', '.join(tasks)}}}}}")
+    return lines
+
+
 def conclude(out: Path) -> None:
-    """Print the best settings of each system.
+    """Print the best settings of each system, and YAML lines for an option file.
 
     Raises:
         UserError: no run is finished.
@@ -71,6 +83,8 @@ def conclude(out: Path) -> None:
     say(f"best by validation in {out}:", to_stdout=True)
     best = ranked(finished).groupby(SYSTEM).head(1)
     say(best.to_string(index=False, float_format="{:g}".format), to_stdout=True)
+    for line in option_lines(best):
+        say(line, to_stdout=True)
     if failed := [run.name for run in runs if run.record.status == "failed"]:
         say(f"{len(failed)} runs failed: {', '.join(failed)}")
         raise SystemExit(FAILED)

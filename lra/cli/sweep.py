@@ -23,6 +23,7 @@ from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.files import holder
 from lra.core.signals import PAUSED, StopFlag
 from lra.records.names import LOCK
+from lra.records.runs import declared
 from lra.runs.build import Job, check_attention
 from lra.runs.course import training_tokens
 from lra.runs.folder import outcome
@@ -62,8 +63,10 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
 
         for row in plan.rows:
             first = row.runs[0]  # seeds have the facts of their cell
-            print_facts(Job(settings=first.settings, system=row.system, cell=row.cell, title=first.title))
+            job = Job(settings=first.settings, system=row.system, cell=row.cell, title=first.title)
+            print_facts(job, measured=False)
         return
+    _check_reference(plan)
     with read_write(config):
         config.out = str(plan.out)  # resolved once, for all jobs and folders of the launcher
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
@@ -82,6 +85,26 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     except Exception as error:  # joblib gives up when a worker is killed
         broken = f"{type(error).__name__}: {error}"
     conclude(broken=broken)
+
+
+def _check_reference(plan: Plan) -> None:
+    """Raise UserError if `sweep.reference` is no row of the report."""
+    name = plan.rows[0].settings.sweep["reference"]
+    if name is None:
+        return
+    from lra.report.frame import settings_text
+    from lra.report.published import Published
+
+    published = Published.of_folder(plan.out)
+    for row in plan.rows:
+        published.add(row.cell.attention, row.cell.variant, row.system.row)
+    known = {
+        published.name(cell.attention, cell.variant, settings)
+        for cell in [*(row.cell for row in plan.rows), *declared(plan.out).cells]
+        for settings in (settings_text(cell.settings), "")
+    }
+    if name not in known:
+        raise UserError(f"sweep.reference={name}: expected a row of this sweep, one of {', '.join(sorted(known))}")
 
 
 def _launcher(config: DictConfig) -> str:

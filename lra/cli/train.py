@@ -66,7 +66,7 @@ def train(cfg: DictConfig) -> str | float:
         if settings.describe:
             from lra.runs.describe import print_facts
 
-            print_facts(job)
+            print_facts(job, measured=alone)
             return "described"
         if alone and not hydra_cfg.overrides.task:
             raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
@@ -108,6 +108,9 @@ def _rerun(cfg: DictConfig) -> str:
         verdict = rerun(Path(settings.rerun), settings)
     except (ValueError, OSError) as error:
         raise UserError(f"rerun={cfg.rerun}: {error}") from None
+    if verdict.numbers and verdict.noise:
+        say(f"{cfg.rerun}: {verdict.noise} ({verdict.folder})", to_stdout=True)
+        return "finished"
     say(f"{cfg.rerun}: {'not ' if verdict.numbers else ''}equal to the last bit ({verdict.folder})", to_stdout=True)
     for line in [*verdict.numbers, *verdict.conditions]:
         say(f"  {line}", to_stdout=True)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
-from importlib.util import find_spec
 from inspect import Parameter, isclass, signature
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -82,12 +81,7 @@ def is_mistake(error: BaseException) -> bool:
 
 def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 0) -> None:
     """Compare `values` with the parameters of `target` after the first `supplied`; `where` prefixes the keys."""
-    every = list(signature(target).parameters.values())
-    if len(every) < supplied:
-        raise UserError(
-            f"{where}_target_: takes {len(every)} values, expected one that takes {supplied} besides its options"
-        )
-    by_name = {parameter.name: parameter for parameter in every[supplied:]}
+    by_name = dict(list(signature(target).parameters.items())[supplied:])
     for key in values:
         if key not in by_name:
             raise UserError(f"{where}{key}: unknown key; {did_you_mean(key, by_name)}")
@@ -144,10 +138,7 @@ def build(
     name = f"{where}._target_={node['_target_']}"
     look_here_too()
     trusted = ["lra", *packages]
-    package = node["_target_"].split(".")[0]
-    if package not in trusted:
-        if package not in sys.modules and find_spec(package) is None:
-            raise _no_module(name, package)
+    if node["_target_"].split(".")[0] not in trusted:
         raise UserError(
             f"{name}: not in a trusted package ({', '.join(trusted)}); name its package with packages=[...]"
         )
@@ -175,7 +166,9 @@ def _located(dotted_name: str, where: str) -> Any:
     except ModuleNotFoundError as error:
         if not f"{dotted_name}.".startswith(f"{error.name}."):
             raise  # the module is there, but not what it imports
-        raise _no_module(where, error.name or module_name) from None
+        raise UserError(
+            f"{where}: there is no module {error.name!r}; is it in this folder, or in PYTHONPATH?"
+        ) from None
     if not hasattr(module, name):
         raise UserError(f"{where}: {module_name} has no {name!r}")
     return getattr(module, name)
@@ -185,10 +178,6 @@ def look_here_too() -> None:
     """Let modules be found in the working directory: last, so that it hides no other module."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-
-
-def _no_module(where: str, name: str) -> UserError:
-    return UserError(f"{where}: there is no module {name!r}; is it in this folder, or in one of PYTHONPATH?")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from lra.model.block import Block
 from lra.model.embedding import Embedding
 from lra.model.heads import head_of, pair_features, pooled
 from lra.model.layers import make_norm, normed
-from lra.ops.mixer import Attention, Follows, Mixer, Shape
+from lra.ops.mixer import Attention, Mixer, Shape
 from lra.ops.packing import Packed
 
 CUT_OFF = 0.87962566103423978  # deviation of a standard normal between -2 and 2
@@ -57,7 +57,7 @@ class Model(nn.Module):
             Block(attention(replace(shape, layer=layer)), architecture) for layer in range(architecture.depth)
         )
         for earlier, later in pairwise(self.blocks):
-            if isinstance(later.mixer, Follows):
+            if hasattr(later.mixer, "follow"):
                 later.mixer.follow(earlier.mixer)
         _check_mixer(self.blocks[0].mixer, masks=self.masks_padding and self.pooling != "none")
         self.final_norm = make_norm(architecture, there=architecture.final_norm)

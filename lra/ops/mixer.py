@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import getattr_static
 from types import MappingProxyType
-from typing import ClassVar, Protocol, Self, runtime_checkable
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -77,7 +77,8 @@ class Mixer(nn.Module, ABC):
 
     A mixer has no residual connection and no norm. Outputs at real positions do not depend on the finite numbers at
     padded ones, and outputs there are finite. A class defines a `card` and `forward`; a base class without a card is
-    declared with `abstract=True`. Optional interfaces are the protocols below.
+    declared with `abstract=True`. Optional methods: follow(mixer of the layer before), called once, to read its memory;
+    score_scale(length, key_mask), the factor of q_i . k_j [B, 1, 1, 1] where weights are a function of these products.
 
     Attributes:
         maskable: uses a key mask.
@@ -266,19 +267,3 @@ def check_output(source: str, output: object, shape: torch.Size, dtypes: tuple[t
     found = f"{list(output.shape)}, {output.dtype}" if isinstance(output, Tensor) else type(output).__name__
     expected = f"{list(shape)} ({axes})" + (f" in {dtypes[0]}" if dtypes else "")
     raise UserError(f"{source} returns {found}, expected {expected}")
-
-
-@runtime_checkable
-class Follows(Protocol):
-    """A mixer that reads a memory of the mixer of the layer before."""
-
-    def follow(self, earlier: Self) -> None:
-        """Connect to `earlier`, the mixer of the layer before; called once by the model's constructor."""
-
-
-@runtime_checkable
-class HasScores(Protocol):
-    """An `Attention` in which the weight of token j for token i is a function of q_i . k_j."""
-
-    def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float:
-        """Return the factor of q_i . k_j, a number or [B, 1, 1, 1]."""

@@ -30,7 +30,6 @@ class Recurrent(Mixer, abstract=True):
 
     Without causality the recurrence runs forward and backward with the same weights, and the norm is applied to the
     sum. Padded positions change no state.
-
     """
 
     can_be_causal = True

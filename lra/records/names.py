@@ -5,6 +5,7 @@ RECORD = "record.json"
 CONFIG = "config.json"  # identity of the run
 METRICS = "metrics.jsonl"
 PREDICTIONS = "predictions.npy"
+COSTS = "costs.npy"  # loss of every batch of a language model
 SAMPLE = "sample.txt"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer.json"  # of the task, where weights are kept

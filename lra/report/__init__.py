@@ -21,7 +21,7 @@ from lra.records.names import PAGE, README, SEEDS_FIGURE
 from lra.records.runs import Run, read_runs
 from lra.report import render
 from lra.report.frame import present, runs_frame
-from lra.report.published import NAME, Published
+from lra.report.published import Published
 from lra.report.tables import Matrix, cells_frame, column_notes
 
 
@@ -39,8 +39,7 @@ class Report:
     def __init__(self, folder: Path, selection: str | None = None) -> None:
         self.folder = folder if folder.is_dir() else folder.parent
         self.title = printable(self.folder.resolve().name)
-        own = self.folder / NAME
-        self.published = Published(*([own] if own.exists() else []))
+        self.published = Published.of_folder(self.folder)
         self.frame = runs_frame(self.folder, read_runs(folder), self.published, selection)
         self.cells = cells_frame(self.frame, self.published)
 

@@ -81,6 +81,12 @@ class Published:
                 self.sources.append(source)
         self._rows = {(row.attention, row.variant): row for row in self._systems.values() if row.attention}
 
+    @classmethod
+    def of_folder(cls, folder: Path) -> "Published":
+        """Include the `published.yaml` of a results folder, if there is one."""
+        own = folder / NAME
+        return cls(*([own] if own.exists() else []))
+
     def add(self, attention: str, variant: str, row: TableName | dict[str, str] | None) -> None:
         """Add the row of an attention from outside this package; a name that is taken keeps its owner."""
         if row is None or (attention, variant) in self._rows:

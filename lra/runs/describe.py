@@ -1,21 +1,40 @@
-"""Facts of a run that need no data: parameters, learning rates, tokens and FLOPs of a step."""
+"""Facts of a run that need no data: parameters, learning rates, FLOPs of a step; and one measured step."""
 
 import json
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+from lra.config.settings import Settings
+from lra.core import streams
+from lra.data import Split, TaskSpec
+from lra.data.splits import LMWindows, PositionLabels
 from lra.model.model import Model
+from lra.ops.dropout import set_keys
 from lra.runs.build import Job, System
+from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
+from lra.runs.initial_weights import draw_model
+from lra.training.batches import predict, read, summed_loss
 from lra.training.recipe import Recipe
+from lra.training.update import make_optimizer, update
+
+QUICK_SECONDS = 0.25  # of the forward pass of one example
 
 
-def print_facts(job: Job) -> None:
-    """Print the facts of a run as JSON."""
-    print(json.dumps({"run_folder": str(job.folder), **describe(job.system)}, indent=1))
+def print_facts(job: Job, measured: bool) -> None:
+    """Print the facts of a run as JSON, with those of a step on this machine if `measured`."""
+    facts: dict[str, Any] = {"run_folder": str(job.folder), **describe(job.system)}
+    if measured:
+        facts["measured"] = measure_step(job.settings, job.system)
+    print(json.dumps(facts, indent=1))
 
 
 def describe(system: System) -> dict[str, Any]:
@@ -34,6 +53,46 @@ def describe(system: System) -> dict[str, Any]:
         "learning_rate": _rates(recipe),
         "tokens_per_step": recipe.batch_size * facts.documents * facts.max_len,
         "flops_per_step": counted.get_total_flops() * recipe.batch_size,
+    }
+
+
+def measure_step(settings: Settings, system: System) -> dict[str, Any]:
+    """Measure a step on random documents of the greatest length.
+
+    Returns:
+        saved_bytes_per_token: kept by the forward pass of one example for the backward pass.
+        examples: that were timed; a micro-batch, or one example if that is slow.
+        step_seconds: of a whole batch, extrapolated from `examples`.
+        peak_memory_bytes: None where the system has no figure.
+    """
+    recipe, facts, how = system.recipe, system.builder.facts, {"seed": settings.seed, "step": 0}
+    keep_memory()
+    torch.set_num_threads(settings.threads or threads_at_hand())
+    device = device_of(settings.device)
+    memory = PeakMemory(device)
+    model = draw_model(system, facts, settings.seed).to(device)
+    optimizer = make_optimizer(model, recipe)
+    split, first = stand_in(facts, recipe.micro_batch, settings.seed), np.arange(1)
+
+    model.train()
+    model.redraw(settings.seed, 0)
+    part = read(split, first, first, facts.max_len)
+    set_keys(model, **how, rows=part.rows)
+    began = time.perf_counter()
+    with saved_tensors(model.state_dict().values()) as saved:
+        loss = summed_loss(*predict(model, part, settings.precision))
+        saved_bytes = saved()
+    examples = recipe.micro_batch if time.perf_counter() - began < QUICK_SECONDS else 1
+    del loss
+
+    began = time.perf_counter()
+    update(model, optimizer, split, np.arange(examples), recipe, **how, precision=settings.precision).look()
+    seconds = time.perf_counter() - began
+    return {
+        "saved_bytes_per_token": round(saved_bytes / part.tokens.size),
+        "examples": examples,
+        "step_seconds": seconds * recipe.batch_size / examples,
+        "peak_memory_bytes": memory.read(),
     }
 
 
@@ -91,3 +150,39 @@ FORMULAS = {  # those of fused attention on accelerators are known to torch's co
     torch.ops.aten._fft_r2c: _fourier_of_real,
     torch.ops.aten._fft_c2r: _fourier_to_real,
 }
+
+
+@contextmanager
+def saved_tensors(excluded: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
+    """Yield a function that returns the bytes which the operations inside keep for the backward pass.
+
+    Each storage counts once, those of `excluded` not at all. Meta tensors have storages of the same size.
+    """
+    excluded_storages = {tensor.untyped_storage()._cdata for tensor in excluded}
+    kept: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in excluded_storages:
+            kept[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield lambda: sum(size for storage, size in kept.values() if not storage.expired())
+
+
+def stand_in(facts: TaskSpec, examples: int, seed: int) -> Split:
+    """Return `examples` random examples of the greatest length; in a task of positions, all of them are scored."""
+    rng, length = streams.generator(seed, "check"), facts.max_len
+    answers = rng.integers(0, facts.classes, examples if facts.objective == "classify" else examples * length)
+    document = {
+        "tokens": rng.integers(1, facts.vocab_size, length + examples, dtype=np.uint16),
+        "offsets": np.array([0, length]),
+        "index": np.zeros(examples * facts.documents, dtype=int),
+    }
+    if facts.objective == "classify":
+        return Split(**document, labels=answers)
+    if facts.objective == "next_token":
+        return LMWindows(**document, labels=answers, context=length, stride=1)
+    places = np.tile(np.arange(length), examples)
+    return PositionLabels(**document, labels=answers, ends=np.arange(examples + 1) * length, places=places)

@@ -3,6 +3,7 @@
 import io
 import time
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from lra.data.splits import seen
 from lra.laws import before_a_run
 from lra.model.model import Model
 from lra.records import checkpoint, record
-from lra.records.names import METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
+from lra.records.names import COSTS, METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
 from lra.runs.build import Job
 from lra.runs.describe import parameters
 from lra.runs.device import PeakMemory, keep_memory, reproducible, threads_at_hand
@@ -36,7 +37,7 @@ from lra.training.update import Diverged
 def train_and_test(job: Job, task: Task, device: str, stop: StopFlag, loggers: Loggers) -> dict[str, Any]:
     """Resume from the last checkpoint, train, select the weights and test them.
 
-    Writes `metrics.jsonl`, checkpoints, and for language models a sample.
+    Writes `metrics.jsonl`, checkpoints, and for language models the loss of every batch and a sample.
 
     Returns:
         The part of the record that only a run can fill.
@@ -60,14 +61,10 @@ def train_and_test(job: Job, task: Task, device: str, stop: StopFlag, loggers: L
     if pause := distributed.first_from_any_rank(stop.signalled()):
         raise pause
     trainer = Trainer(job, task, training, device)
-    try:
-        diverged = _trained(trainer, stop, loggers)
-        tested = {"test": {}} if diverged else _tested(trainer, began)
-    except torch.OutOfMemoryError as error:
-        raise RuntimeError(
-            f"the accelerator is out of memory with train.micro_batch={system.recipe.micro_batch} and train.eval_batch="
-            f"{system.recipe.eval_batch}; use smaller ones, with resume=inexact in the same folder"
-        ) from error
+    diverged = _trained(trainer, stop, loggers)
+    if task.objective == "next_token" and distributed.is_main():
+        _save_array(job.folder / COSTS, np.array(training.losses, dtype=np.float32))
+    tested = {"test": {}} if diverged else _tested(trainer, began)
     results = {
         **trainer.summary(),
         "status": "diverged" if diverged else "finished",
@@ -83,7 +80,7 @@ def train_and_test(job: Job, task: Task, device: str, stop: StopFlag, loggers: L
     if diverged:
         say(f"{job.title}: diverged: {diverged}")
         results["reason"] = str(diverged)
-    results["files"] = record.sha256(job.folder, METRICS, PREDICTIONS, SAMPLE, WEIGHTS, TOKENIZER)
+    results["files"] = record.sha256(job.folder, METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS, TOKENIZER)
     results["peak_memory_bytes"] = memory.read()
     results["test_in_train"] = seen(task.train, task.test)  # last: it reads all of them
     return results
@@ -128,6 +125,12 @@ def _tested(trainer: Trainer, began: float) -> dict[str, Any]:
     return {"test": test, **diagnoses}
 
 
+def _save_array(path: Path, values: np.ndarray) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    write_atomic(path, buffer.getvalue())
+
+
 def evaluate_on_test(
     job: Job, task: Task, model: Model, best_weights: dict[str, Tensor], best_step: int, last_step: int
 ) -> tuple[dict[str, Any], Predictions | None]:
@@ -161,9 +164,7 @@ def diagnose_and_save(job: Job, task: Task, predictions: Predictions) -> dict[st
     """Write the test predictions; return their accuracy by group of examples."""
     labels = task.test.labels
     if distributed.is_main():
-        buffer = io.BytesIO()
-        np.save(buffer, packed(predictions.classes, labels))
-        write_atomic(job.folder / PREDICTIONS, buffer.getvalue())
+        _save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
     builder = job.system.builder
     groups, guesses = builder.groups(task.test), builder.guesses(task)
     return {"diagnostics": diagnose(groups, predictions.classes, labels, guesses)}

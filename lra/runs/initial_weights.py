@@ -15,13 +15,13 @@ from safetensors.torch import save
 from lra.config.cell import Cell
 from lra.core import files, streams
 from lra.core.console import say
-from lra.core.files import digest, sweep_partials, write_atomic, write_json
+from lra.core.files import digest, sweep_partials, write_atomic
 from lra.core.signals import StopFlag
 from lra.data import Task, TaskSpec
 from lra.init import Checkpoint
 from lra.model.model import Model
 from lra.records import checkpoint, provenance, record
-from lra.records.names import CONFIG, LOCK, METRICS, RECORD, WEIGHTS
+from lra.records.names import LOCK, METRICS, RECORD, WEIGHTS
 from lra.runs.build import Job, System
 from lra.runs.loggers import Loggers
 from lra.runs.trainer import Trainer
@@ -112,7 +112,6 @@ def _pretrain(
     started = provenance.now()
     if distributed.is_main():
         sweep_partials(pretraining.folder)
-        write_json(pretraining.folder / CONFIG, pretraining.settings.identity)
     model = draw_model(pretraining.system, inputs, pretraining.settings.seed).to(device)
     trainer = Trainer(pretraining, inputs, Training(model, pretraining.system.recipe), device)
     if (saved := checkpoint.read(pretraining.folder)) is not None:

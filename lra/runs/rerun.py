@@ -23,7 +23,7 @@ from lra.runs.folder import completed_record, run
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # what a run computes
 MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "precision")
-CONDITIONS = ("commit", "dirty", "packages", "noise", *MACHINE)
+CONDITIONS = ("commit", "dirty", "packages", *MACHINE)
 ONCE = {"backend": "torch", "noise": 1}  # of a record without these keys
 PROBES = ("attention_std", "score_std", "score_asymmetry", "residual_norm", "gradient_norm")
 ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: times, and what is not reproducible
@@ -36,11 +36,13 @@ class RerunComparison:
     Args:
         numbers: that differ, a line each.
         conditions: likewise.
+        noise: why the numbers cannot be equal, if the run draws noise and its version changed.
     """
 
     folder: Path
     numbers: list[str]
     conditions: list[str]
+    noise: str | None
 
 
 def rerun(path: Path, asked: Settings) -> RerunComparison:
@@ -70,7 +72,10 @@ def rerun(path: Path, asked: Settings) -> RerunComparison:
     numbers += _told(record.differences(was, now))
     conditions = [ONCE | each.provenance.model_dump() for each in (earlier, made.record)]
     told = _told(record.differences(*({key: each.get(key) for key in CONDITIONS} for each in conditions)))
-    return RerunComparison(job.folder, numbers, told)
+    noise = [each["noise"] for each in conditions]
+    draws = job.settings.model["dropout"] > 0 or job.settings.attention.get("gumbel")
+    changed = f"noise in training was version {noise[0]}, now {noise[1]}, so its numbers cannot be equal"
+    return RerunComparison(job.folder, numbers, told, changed if draws and noise[0] != noise[1] else None)
 
 
 def _settings(path: Path, earlier: RunRecord, asked: Settings) -> Settings:
@@ -144,9 +149,9 @@ def _refuse_other_inputs(job: Job, earlier: RunRecord) -> None:
 
 
 def comparable_results(whole: RunRecord) -> dict[str, Any]:
-    """Return the results of a record, with the digests of files that runs still write and that hold no times."""
+    """Return the results of a record, with the digests of files that hold no times."""
     values = whole.values()
-    files = {name: digest for name, digest in whole.files.items() if name not in (METRICS, "costs.npy")}
+    files = {name: digest for name, digest in whole.files.items() if name != METRICS}
     config = {**whole.config, "train": _numbers(whole)}
     return {**{key: values.get(key) for key in RESULTS}, "config": config, "files": files}
 

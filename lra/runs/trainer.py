@@ -15,10 +15,9 @@ from lra.core.files import write_atomic
 from lra.core.signals import Paused, StopFlag
 from lra.data import Task
 from lra.records import checkpoint, provenance, record
-from lra.records.names import CHECKPOINT, METRICS
+from lra.records.names import METRICS
 from lra.runs.build import Job
 from lra.runs.course import EndOfTraining, SweepTime, better
-from lra.runs.folder import identity_differences
 from lra.runs.loggers import Loggers
 from lra.training import distributed
 from lra.training.batches import Tokens
@@ -76,45 +75,28 @@ class Trainer:
         self.lines = [{"phase": "pretrain", **line} for line in lines]
 
     def resume(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Resume from a checkpoint. Raises UserError if it is of another run or environment."""
-        try:
-            self._check(state["run"])
-            self.training.load(tensors, state["training"])
-            for key in STATE:
-                setattr(self, key, state["run"][key])
-            self.inexact += self._conditions(state["run"])
-            self.resumes += 1
-            self.tokens = Tokens(**state["run"]["tokens"])
-            vars(self.end).update(state["run"]["end"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        """Resume from a checkpoint. Raises UserError if it is of other data, or of other conditions without
+        `resume=inexact`."""
+        run, folder = state["run"], self.job.folder
+        changes = record.differences(run["environment"], self.environment)
+        conditions = [f"{key}: {old}, then {new}" for key, old, new in changes]
+        if run["environment"]["data_sha256"] != self.environment["data_sha256"]:
+            raise UserError(f"{folder} was paused on other data ({'; '.join(conditions)}); choose another out=...")
+        if conditions and self.job.settings.resume != "inexact":
             raise UserError(
-                f"{self.job.folder}: the checkpoint does not fit this run: {reason}; choose another out=..."
-            ) from None
+                f"{folder} was paused under other conditions ({'; '.join(conditions)}); resume=inexact resumes it, and "
+                "the record says so"
+            )
+        self.training.load(tensors, state["training"])
+        for key in STATE:
+            setattr(self, key, run[key])
+        self.inexact += conditions
+        self.resumes += 1
+        self.tokens = Tokens(**run["tokens"])
+        vars(self.end).update(run["end"])
         self.best_weights = {
             name.removeprefix("best/"): value for name, value in tensors.items() if name.startswith("best/")
         }
-
-    def _conditions(self, run: dict[str, Any]) -> list[str]:
-        changes = record.differences(run["environment"], self.environment)
-        return [f"{key}: {old}, then {new}" for key, old, new in changes]
-
-    def _check(self, run: dict[str, Any]) -> None:
-        """Raise UserError if the state is of another run, or of other conditions without `resume=inexact`."""
-        folder, settings = self.job.folder, self.job.settings
-        if others := identity_differences(run["identity"], settings):
-            raise UserError(
-                f"{folder}: the checkpoint is of another run ({'; '.join(others)}); choose another out=..., or "
-                f"delete {CHECKPOINT} there to train from the start"
-            )
-        conditions = "; ".join(self._conditions(run))
-        if run["environment"]["data_sha256"] != self.environment["data_sha256"]:
-            raise UserError(f"{folder} was paused on other data ({conditions}); choose another out=...")
-        if conditions and settings.resume != "inexact":
-            raise UserError(
-                f"{folder} was paused under other conditions ({conditions}); resume=inexact resumes it, and the record "
-                "says so"
-            )
 
     def due(self, step: int) -> bool:
         """Return True on all ranks if a checkpoint is due after `step`, by the clock of rank 0."""
@@ -132,7 +114,6 @@ class Trainer:
             return
         best = {f"best/{name}": value for name, value in self.best_weights.items()}
         run = {
-            "identity": self.job.settings.identity,
             "environment": self.environment,
             **{key: getattr(self, key) for key in STATE},
             "tokens": asdict(self.tokens),

@@ -4,6 +4,7 @@ Legend: B documents, H heads, N positions, Dh width of a head; A = Q K^T times t
 """
 
 from contextlib import ExitStack
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from lra.config.settings import Precision
 from lra.data import Split
 from lra.model.block import Block
 from lra.model.model import Model
-from lra.ops.mixer import Attention, HasScores
+from lra.ops.mixer import Attention
 from lra.training.batches import predict, read
 
 
@@ -47,19 +48,14 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
 
 def _gradient_norms(model: Model, loss: Tensor) -> list[float | None]:
     """Gradient norm of each block, None if it is frozen; `grad` of the parameters is not changed."""
-    trained = [
-        (number, parameter)
-        for number, block in enumerate(model.blocks)
-        for parameter in block.parameters()
-        if parameter.requires_grad
-    ]
-    norms: list[list[Tensor]] = [[] for _ in model.blocks]
-    if trained:
-        gradients = torch.autograd.grad(loss, [parameter for _, parameter in trained], allow_unused=True)
-        for (number, _), gradient in zip(trained, gradients, strict=True):
-            if gradient is not None:
-                norms[number].append(gradient.double().norm())
-    return [torch.stack(block).norm().item() if block else None for block in norms]
+    trained = [[parameter for parameter in block.parameters() if parameter.requires_grad] for block in model.blocks]
+    flat = [parameter for block in trained for parameter in block]
+    gradients = iter(torch.autograd.grad(loss, flat, allow_unused=True) if flat else ())
+    norms = []
+    for block in trained:
+        parts = [gradient.double().norm() for gradient in islice(gradients, len(block)) if gradient is not None]
+        norms.append(torch.stack(parts).norm().item() if parts else None)
+    return norms
 
 
 @torch.no_grad()
@@ -78,7 +74,7 @@ def _inside(block: Block, x: Tensor, key_mask: Tensor | None) -> dict[str, float
     q, k, v = mixer.project(seen)
     outputs = mixer.attend(q, k, v, key_mask).transpose(1, 2)[real].double()  # [real positions, H, Dh]
     numbers["attention_std"] = outputs.std().item()
-    if isinstance(mixer, HasScores):
+    if hasattr(mixer, "score_scale"):
         std, asymmetry = score_statistics(q, k, real, mixer.score_scale(x.shape[1], key_mask))
         numbers |= {"score_std": std, "score_asymmetry": asymmetry}
     return numbers
