@@ -89,10 +89,9 @@ def _is_current(folder: Path) -> bool:
     return (folder / MANIFEST).exists() and _changed(_manifest(folder).get("inputs", {})) is None
 
 
-def described(place: Place, identity: Identity) -> Any:
-    """Return the source of the cached data that `prepared` would open; None if it would have to build them."""
-    folder = _folder(place, identity)
-    return _manifest(folder)["source"] if (folder / MANIFEST).exists() else None
+def is_prepared(place: Place, identity: Identity) -> bool:
+    """Return True if `prepared` would find the data in the cache."""
+    return (_folder(place, identity) / MANIFEST).exists()
 
 
 def _folder(place: Place, identity: Identity) -> Path:

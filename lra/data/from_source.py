@@ -23,7 +23,7 @@ from lra.core.errors import UserError
 from lra.core.files import digest, read_json, sha256, write_json
 from lra.core.paths import expanded
 from lra.data import Place, Task, TaskBuilder, TaskSpec, hub, readers
-from lra.data.cache import SPLITS, Identity, Splits, Writer, described, prepared
+from lra.data.cache import SPLITS, Identity, Splits, Writer, is_prepared, prepared
 
 GENERATED = "generated"  # name of a source that needs no raw data
 STORED = "raw"  # folder of stored digests and counts, beside those of the tasks
@@ -31,7 +31,7 @@ LISTED = 10  # files whose SHA-256 a record lists
 GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`'
 
 Content = dict[str, Any]
-"""Facts about the data that decide a task's name besides its options, by the keys of a prepared task's `source`."""
+"""Facts about the data that decide a task's name besides its options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,20 +185,15 @@ class FromSource(TaskBuilder):
 
     @property
     def facts(self) -> TaskSpec:
-        if self.place is None:
-            return self.facts_of({})
-        source = self.find(self.place)
-        if source.files:
-            return self.facts_of(source.content())
-        return self.facts_of(described(self.place, self.identity(self.place, {})) or {})
+        return self.facts_of({} if self.place is None else self.find(self.place).content())
 
     def locate(self, place: Place) -> str:
         builder = self.at(place)
         source = builder.find(place)
         identity = builder.identity(place, source.sha256(place))
-        prepared_or_here = source.files or source.name == GENERATED or described(place, identity)
-        if not prepared_or_here and not (source.name and hub.is_reachable()):
-            next(iter(source.read()), None)  # raises
+        at_hand = source.files or source.name == GENERATED or is_prepared(place, identity)
+        if not at_hand and not (source.name and hub.is_reachable()):
+            source.read()  # raises
         return digest(identity)
 
     def build(self, place: Place) -> Task:

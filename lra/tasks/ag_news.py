@@ -107,13 +107,9 @@ class AgNews(FromSource):
 
     def facts_of(self, content: Content) -> TaskSpec:
         vocab = self._vocabulary(self.place)
-        pieces = self._pieces(vocab)
-        if "tokenizer" in content:
-            size = content["tokenizer"]["size"]
-        elif pieces:
+        pieces, size = self._pieces(vocab), self.vocabulary
+        if pieces:
             size = len(vocabulary_of(vocab)) if vocab else BERT_VOCABULARY
-        else:
-            size = self.vocabulary
         rows = content.get("rows", ROWS)
         notes = {_count(rows[split], split): rows[split] != ROWS[split] for split in ROWS} | {
             "BPE" if size == BPE_VOCABULARY else f"BPE {size}": not pieces,
