@@ -3,7 +3,7 @@
 Bits are equal only with the same packages, number of threads and kind of processor; differences in these are reported.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import yaml
 
 from lra.config.cell import Cell
 from lra.config.settings import RESULT_KEYS, Settings, checked
+from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.paths import conf_dir
 from lra.data import Place
@@ -29,37 +30,23 @@ PROBES = ("attention_std", "score_std", "score_asymmetry", "residual_norm", "gra
 ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: times, and what is not reproducible
 
 
-@dataclass(frozen=True)
-class RerunComparison:
-    """A run that was trained again into `folder`.
-
-    Args:
-        numbers: that differ, a line each.
-        conditions: likewise.
-        noise: why the numbers cannot be equal, if the run draws noise and its version changed.
-    """
-
-    folder: Path
-    numbers: list[str]
-    conditions: list[str]
-    noise: str | None
-
-
-def rerun(path: Path, asked: Settings) -> RerunComparison:
-    """Train a kept run once more, below `asked.out`.
+def rerun(path: Path, asked: Settings) -> bool:
+    """Train a kept run once more, below `asked.out`, and print what differs.
 
     Args:
         path: a run's folder, or `FOLDER/runs.jsonl/RUN`.
         asked: places, packages and the device are taken from it; nothing that decides a number.
 
+    Returns:
+        False if numbers differ that could be equal.
+
     Raises:
         UserError: if the run cannot be read or trained, or was trained there before.
     """
-    path = path.parent if path.name == RECORD else path
     kept = read_kept(path)
-    earlier = kept.record
-    job = _job(earlier, path, _settings(path, earlier, asked))
-    if job.folder.resolve() == path.resolve():
+    earlier, place = kept.record, path.parent if path.name == RECORD else path
+    job = _job(earlier, place, _settings(place, earlier, asked))
+    if job.folder.resolve() == place.resolve():
         raise UserError(f"out={asked.out}: {job.folder} is the kept run itself; choose another out=...")
     _refuse_other_inputs(job, earlier)
     if completed_record(job.folder, job.settings):
@@ -71,11 +58,16 @@ def rerun(path: Path, asked: Settings) -> RerunComparison:
     now["config"] = _known(now["config"], was["config"])
     numbers += _told(record.differences(was, now))
     conditions = [ONCE | each.provenance.model_dump() for each in (earlier, made.record)]
-    told = _told(record.differences(*({key: each.get(key) for key in CONDITIONS} for each in conditions)))
     noise = [each["noise"] for each in conditions]
-    draws = job.settings.model["dropout"] > 0 or job.settings.attention.get("gumbel")
-    changed = f"noise in training was version {noise[0]}, now {noise[1]}, so its numbers cannot be equal"
-    return RerunComparison(job.folder, numbers, told, changed if draws and noise[0] != noise[1] else None)
+    if numbers and noise[0] != noise[1] and (job.settings.model["dropout"] > 0 or job.settings.attention.get("gumbel")):
+        verdict = f"noise in training was version {noise[0]}, now {noise[1]}, so its numbers cannot be equal"
+        say(f"{path}: {verdict} ({job.folder})", to_stdout=True)
+        return True
+    say(f"{path}: {'not ' if numbers else ''}equal to the last bit ({job.folder})", to_stdout=True)
+    others = _told(record.differences(*({key: each.get(key) for key in CONDITIONS} for each in conditions)))
+    for line in [*numbers, *others]:
+        say(f"  {line}", to_stdout=True)
+    return not numbers
 
 
 def _settings(path: Path, earlier: RunRecord, asked: Settings) -> Settings:
