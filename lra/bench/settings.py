@@ -3,12 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from omegaconf import DictConfig
 from pydantic import Field, PositiveInt
 
-from lra.config import configure
 from lra.config.settings import Precision
-from lra.core.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +33,3 @@ class BenchSettings:
     packages: list[str]
     start: ClassVar[None] = None  # weights are drawn
     pretrain: ClassVar[None] = None  # nothing is trained before
-
-
-def settings_of(cfg: DictConfig) -> BenchSettings:
-    """Check names and types of a composed configuration."""
-    values = configure.plain(cfg)
-    configure.check(BenchSettings, values, "")
-    for key in ("lengths", "subjects"):
-        repeated = next((value for value in values[key] if values[key].count(value) > 1), None)
-        if repeated is not None:
-            raise UserError(f"{key}={values[key]}: {repeated} is listed twice")
-    return BenchSettings(**values)

@@ -8,11 +8,9 @@ from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from lra.bench.settings import BenchSettings, settings_of
+from lra.bench.settings import BenchSettings
 from lra.cli.command import command
 from lra.config import configure
 from lra.core.console import say
@@ -29,7 +27,7 @@ def job(cfg: DictConfig) -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from lra.bench import compare
 
-    settings = settings_of(cfg)
+    settings = configure.part(BenchSettings, cfg)
     hydra = HydraConfig.get()
     choices = {key: str(hydra.runtime.choices[key]) for key in CHOICES}
     folder = Path(settings.out or f"runs/bench/{settings.what}_{choices['task']}_{choices['protocol']}")
@@ -50,7 +48,7 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
 
     started = provenance.now()
     device = device_of(settings.device)
-    compared = subjects.subjects_of(settings, lambda *words: settings_of(_again(words)))
+    compared = subjects.subjects_of(settings, _again)
     torch.set_num_threads(settings.threads)
     reproducible()
     keep_memory()
@@ -60,14 +58,12 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     return {"config": config, "results": results, "provenance": where}
 
 
-def _again(words: tuple[str, ...]) -> DictConfig:
+def _again(*words: str) -> BenchSettings:
     """Compose this command's configuration with more overrides."""
     hydra = HydraConfig.get()
     loader = GlobalHydra.instance().config_loader()
-    try:
-        return loader.load_sweep_config(OmegaConf.create({"hydra": hydra}), [*hydra.overrides.task, *words])
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(f"subjects: {configure.explain(error, 'bench', words)}") from None
+    cfg = loader.load_sweep_config(OmegaConf.create({"hydra": hydra}), [*hydra.overrides.task, *words])
+    return configure.part(BenchSettings, cfg)
 
 
 main = command("bench", job)
