@@ -1,5 +1,6 @@
 """lra-train: one run, or a sweep of runs."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing import parent_process
 from pathlib import Path
@@ -12,7 +13,7 @@ from omegaconf import DictConfig
 from lra.cli import search, sweep
 from lra.cli.command import FAILED, command
 from lra.config.cell import cell_of, varied_keys
-from lra.config.settings import settings_of
+from lra.config.settings import Settings, settings_of
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
 from lra.core.files import Held
@@ -60,17 +61,15 @@ def train(cfg: DictConfig) -> str | float:
         settings = settings_of(cfg)
         loggers_of(settings)
         job = Job(settings=settings, system=assemble(settings), cell=cell, title=title, number=number)
-        if alone and settings.also:
-            raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
-        if searching:
+        if alone:
+            _check_alone(settings, hydra_cfg.overrides.task)
+        elif searching:
             search.check(job.system.builder)
         if settings.describe:
             from lra.runs.describe import print_facts
 
-            print_facts(job, measured=alone)
+            print_facts(job, measured=True)
             return "described"
-        if alone and not hydra_cfg.overrides.task:
-            raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
         outcome = run(job)
     except Held as other:
         say(f"{title}: {other}")
@@ -94,6 +93,14 @@ def train(cfg: DictConfig) -> str | float:
     if searching:
         return search.objective(recorded(job.folder)) if outcome in ("finished", "skipped") else float("-inf")
     return outcome
+
+
+def _check_alone(settings: Settings, overrides: Sequence[str]) -> None:
+    """Raise UserError for the command line of a single run that chooses nothing, or what only a sweep has."""
+    if settings.also:
+        raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
+    if not overrides:
+        raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
 
 
 def _rerun(cfg: DictConfig) -> str:
