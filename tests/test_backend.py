@@ -84,7 +84,6 @@ def test_a_kernel_that_is_known_to_be_wrong_is_not_taken(
     monkeypatch.setattr(backend, "version", lambda: "0.6.0")
     monkeypatch.setattr(backend, "import_module", lambda name: {"fla.utils": facts}[name])
     monkeypatch.setattr(backend.metadata, "version", lambda name: {"triton": triton}[name])
-    monkeypatch.setattr(backend, "wrong_gradient", backend.wrong_gradient.__wrapped__)
     assert Scan("gla", None).on("cuda") == "fla"
     assert Scan("gated_delta_rule", None).on("cuda") == ("torch" if wrong and hopper else "fla")
     if wrong and hopper:

@@ -28,15 +28,7 @@ from lra.ops.softmax import Scale, card_of, scale_of
 
 
 class Performer(KernelAttention):
-    """Attention with FAVOR+ or ReLU features.
-
-    Args:
-        kernel: `favor` or `relu`.
-        features: M.
-        redraw_every: training steps per draw.
-        scale: see `scale_of`.
-        relu_eps: added to the ReLU features.
-    """
+    """Attention with M = `features` FAVOR+ or ReLU features."""
 
     card = Card(
         paper="Choromanski et al. 2021, Rethinking Attention with Performers",

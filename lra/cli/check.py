@@ -63,7 +63,7 @@ def examine(
         tell("\n".join(_lines(finding)))
         findings.append(finding)
     weights = sum(weight.numel() for weight in mixer.parameters())
-    tell(f"      {'parameters':10} {weights:,}; {weights - shape.projections:+,} to four projections")
+    tell(f"      {'parameters':10} {weights:,}")
     broken = [finding.law.name for finding in findings if finding.verdict == "broken"]
     if unchecked := len(laws.LAWS) - len(findings):
         tell(f"broken: {broken[-1]}; {plural(unchecked, 'law')} not checked until it is mended")

@@ -68,15 +68,11 @@ class Model(nn.Module):
             self.head.apply(_lecun)
 
     def forward(self, tokens: Tensor, scored: Tensor | None = None, packed: Packed | None = None) -> Tensor:
-        """Compute logits.
+        """Compute logits [B, classes] of tokens [B P, L], or [B, L, classes] or [m, classes] for those of positions.
 
         Args:
-            tokens: [B P, L].
             scored: [m] places of positions in the batch, row after row, whose logits alone are computed.
             packed: the layout of the documents with their CLS, in which everything per position is computed.
-
-        Returns:
-            [B, classes], or [B, L, classes] or [m, classes] where positions are predicted.
         """
         mask = self._mask(tokens) if self.masks_padding and packed is None else None
         x = self.embedding(tokens, packed)

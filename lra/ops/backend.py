@@ -90,16 +90,12 @@ def missing(kernel: str) -> str:
     """Return the reason why the library's kernel cannot be used on this CUDA device; empty if it can."""
     if not version():
         return "no flash-linear-attention"
-    return wrong_gradient() if kernel == "gated_delta_rule" else ""
-
-
-@cache
-def wrong_gradient() -> str:
-    """Return where the gradient of gated delta rules is wrong: Triton 3.4 to 3.7.0 on Hopper (fla issue 640)."""
-    facts = import_module("fla.utils")
-    if not facts.IS_NVIDIA_HOPPER or facts.TRITON_ABOVE_3_7_1 or not facts.TRITON_ABOVE_3_4_0:
+    if kernel != "gated_delta_rule":
         return ""
-    return f"Triton {metadata.version('triton')} on a Hopper GPU, where its gradient is wrong; Triton 3.7.1 is right"
+    facts = import_module("fla.utils")
+    if facts.IS_NVIDIA_HOPPER and facts.TRITON_ABOVE_3_4_0 and not facts.TRITON_ABOVE_3_7_1:  # fla issue 640
+        return f"Triton {metadata.version('triton')} on a Hopper GPU, where its gradient is wrong (3.7.1 is right)"
+    return ""
 
 
 @cache

@@ -94,11 +94,7 @@ class PatternAttention(Attention, abstract=True):
     """Base class of attentions with a pattern: `reads` defines it, `parts` says how it is computed.
 
     Global positions are read by all and read all; they add dense rows, O(g L D) time and O(H g L) memory, with a
-    dropout of their own.
-
-    Args:
-        scale: see `scale_of`.
-        keys: which j a position i reads, for the card.
+    dropout of their own. `keys` describes for the card which j a position i reads.
     """
 
     can_be_causal = True

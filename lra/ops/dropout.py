@@ -134,9 +134,6 @@ class Dropout(Keyed):
                     bits.advance(JUMP - columns)
                 yield np.flatnonzero(words.view(np.uint16)[:, :width] < level) + head * of_head
 
-    def extra_repr(self) -> str:
-        return f"p={self.p}, over={self.over}"
-
 
 class Gumbel(Keyed):
     """Adds Gumbel noise, -log(-log u), to logits of pairs x [B, H, N, N] in training."""

@@ -48,12 +48,6 @@ class Shape:
     def head_dim(self) -> int:
         return self.qkv_dim // self.heads
 
-    @property
-    def projections(self) -> int:
-        """Parameters of the query, key, value and, if there is one, output projection."""
-        inner = 3 * (self.dim + self.bias) * self.qkv_dim
-        return inner + (self.qkv_dim + self.bias) * self.dim * self.out_proj
-
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
