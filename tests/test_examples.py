@@ -38,8 +38,6 @@ OTHER_PROGRAMS = {  # a command that begins so is not of the kind above; what ru
     "bash scripts/docs.sh": ".ci/run",
     "bash scripts/demo.sh": "nox -s slow",
     "bash scripts/reproduce.sh": "hours of a GPU; its sweep: tests/test_table1_declared.py",
-    "python scripts/reruns.py": "minutes of training with two commits; lra-train rerun=: tests/test_rerun.py",
-    "python scripts/compositions.py": "5 minutes; its comparison: tests/test_compositions.py",
     ".venv/bin/": "scripts/test.sh runs ruff, mypy and import-linter",
     "git": "clones, tags and pushes",
     "cd": "after the clone",
