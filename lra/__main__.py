@@ -37,16 +37,16 @@ def main() -> None:
     """Run one command, as in `lra train` or `python -m lra train`, or list everything that can be chosen."""
     _prepare_output()
     words = {name.removeprefix("lra-"): name for name in COMMANDS}
-    asked = sys.argv[1] if sys.argv[1:] else "--help"
-    if asked in words:
+    word = sys.argv[1] if sys.argv[1:] else "--help"
+    if word in words:
         del sys.argv[1]
-        start(words[asked])
-    elif asked == "--version":
+        start(words[word])
+    elif word == "--version":
         print(f"lra {__version__}")
-    elif asked in ("--help", "-h", "help", "--all"):
-        print(contents({word: COMMANDS[name][1] for word, name in words.items()}, every=asked == "--all"))
+    elif word in ("--help", "-h", "help", "--all"):
+        print(contents({key: COMMANDS[name][1] for key, name in words.items()}, every=word == "--all"))
     else:
-        print(f"lra: error: {printable(asked)}: no such command; {did_you_mean(asked, words)}", file=sys.stderr)
+        print(f"lra: error: {printable(word)}: no such command; {did_you_mean(word, words)}", file=sys.stderr)
         raise SystemExit(CONFIG_ERROR)
 
 

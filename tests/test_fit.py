@@ -81,12 +81,12 @@ def test_two_evaluations_at_the_goal_solve_a_task() -> None:
     assert (ended(50, 99, 98, 99, 97, goal=99).why, ended(50, 99, 98, 99, goal=99).step) == ("steps", 97)
     solved = ended(50.5, 99, 98, 99.5, 99, goal=99)
     assert (solved.step, solved.why) == (25, "solved")
-    assert solved.said()["reached"] == {
+    assert solved.entries()["reached"] == {
         "50": {"step": 5, "tokens": 0, "seconds": 0.0},
         "90": {"step": 10, "tokens": 7, "seconds": 0.5},
         "99": {"step": 10, "tokens": 7, "seconds": 0.5},
     }
-    assert "reached" not in ended(99, 99, patience=3).said() and ended(99, 99).said() == {}
+    assert "reached" not in ended(99, 99, patience=3).entries() and ended(99, 99).entries() == {}
 
 
 def test_without_progress_the_rate_falls_before_the_end() -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from lra.core.errors import UserError, did_you_mean
 from lra.report import Report, write_report
-from lra.report.frame import CELL, default_question, present, refuse_hidden_differences
+from lra.report.frame import CELL, default_reference, present, refuse_hidden_differences
 from lra.report.render import seeds, table
 from lra.report.statistics import Comparison
 from lra.report.statistics import compare as compare_scores
@@ -131,7 +131,7 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
     runs = present(first)
     lower = bool(runs) and runs[0].record.metric == "perplexity"
     ours, theirs = first.score.dropna().tolist(), other.score.dropna().tolist()
-    return compare_scores(ours, theirs, margin or default_question()[1], lower_is_better=lower)
+    return compare_scores(ours, theirs, margin or default_reference()[1], lower_is_better=lower)
 
 
 def report(folder: str | Path, *, selection: Rule | None = None) -> Path:

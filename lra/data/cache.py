@@ -320,10 +320,10 @@ def _listen(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 @contextmanager
-def _recorded(apart: Path) -> Iterator[dict[str, str]]:
+def _recorded(cache_folder: Path) -> Iterator[dict[str, str]]:
     """Fill a dictionary with the SHA-256 of each file that this process opens inside, by absolute path.
 
-    Python's own files, modules and files below `apart` (the cache folder) are left out. Files opened by other processes
+    Python's own files, modules and files below `cache_folder` are left out. Files opened by other processes
     or by libraries without Python's `open` are not recorded.
     """
     if not hasattr(_listen, "installed"):  # a hook stays until the process ends
@@ -335,7 +335,7 @@ def _recorded(apart: Path) -> Iterator[dict[str, str]]:
         yield inputs
     finally:
         paths = [Path(name) for name in sorted(_listeners.pop())]
-    elsewhere = (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev", apart.absolute())
+    elsewhere = (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev", cache_folder.absolute())
     for path in paths:
         if path.is_file() and path.suffix not in (".py", ".pyc") and not any(map(path.is_relative_to, elsewhere)):
             inputs[str(path)] = sha256(path)

@@ -86,16 +86,16 @@ def of_splits(
     files: dict[str, Path],
     read: Callable[[Path], Any],
     *,
-    beside: Iterable[Path] = (),
+    shared: Iterable[Path] = (),
     count: Callable[[Path], int] = readers.count,
 ) -> Source:
-    """Return a source of a file for each split, whose rows are counted; the files `beside` them belong to all.
+    """Return a source of a file for each split, whose rows are counted; the `shared` files belong to all.
 
     Its `read` returns what `read` returns for each file, by split.
     """
     return Source(
         name=name,
-        files=[*beside, *files.values()],
+        files=[*shared, *files.values()],
         read=lambda: {split: read(path) for split, path in files.items()},
         content=lambda: {"rows": {split: counted(place, path, count) for split, path in files.items()}},
     )

@@ -39,8 +39,8 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
     if selection and not any(row["run"] and selection in row["run"].record.test for row in rows):
         raise UserError(f"--selection {selection}: no run below {folder} has it; leave the option out")
     for row in rows:
-        asked = announced.get(row["cell"])
-        row |= {"declared": bool(asked), "reference": asked and asked.reference, "margin": asked and asked.margin}
+        cell = announced.get(row["cell"])
+        row |= {"declared": bool(cell), "reference": cell and cell.reference, "margin": cell and cell.margin}
         if row["run"]:
             published.add(row["attention"], row["variant"], row["run"].record.row)
     frame = pd.DataFrame(rows)
@@ -185,26 +185,26 @@ def present(frame: pd.DataFrame) -> list[Run]:
 
 
 @cache
-def default_question() -> tuple[str | None, float]:
+def default_reference() -> tuple[str | None, float]:
     """Return `sweep.reference` and `sweep.margin` as conf/train.yaml has them."""
     sweep = read_yaml(conf_dir() / "train.yaml")["sweep"]
     return sweep["reference"], sweep["margin"]
 
 
-def question(frame: pd.DataFrame) -> tuple[str | None, float]:
+def declared_reference(frame: pd.DataFrame) -> tuple[str | None, float]:
     """Return the reference system and the margin that the sweeps of a column declared. Raises UserError if they
     differ."""
-    asked = {
+    pairs = {
         (row.reference if isinstance(row.reference, str) else None, float(row.margin))
         for row in frame.itertuples()
         if pd.notna(row.margin)
     }
-    if len(asked) > 1:
+    if len(pairs) > 1:
         words = " and ".join(
-            f"{name or 'the default'} with margin {margin:g}" for name, margin in sorted(asked, key=str)
+            f"{name or 'the default'} with margin {margin:g}" for name, margin in sorted(pairs, key=str)
         )
         raise UserError(f"sweeps of one column have reference {words}: set sweep.reference and sweep.margin once")
-    return asked.pop() if asked else default_question()
+    return pairs.pop() if pairs else default_reference()
 
 
 # Runs of a cell differ in the seed only; those of a column share task version, data, protocol and goal.

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from lra.core.errors import printable
-from lra.report.frame import CELL, COLUMN, baselines, present, question
+from lra.report.frame import CELL, COLUMN, baselines, declared_reference, present
 from lra.report.published import Published, PublishedTable
 from lra.report.statistics import ALPHA, Comparison, compare, holm, median_steps, summarise
 
@@ -44,7 +44,7 @@ def _column(frame: pd.DataFrame, published: Published) -> pd.DataFrame:
             row["caveats"].append("best learning rate of this system by validation")
         if row["own"] and any(other["lr"] == row["lr"] for other in rows if not other["own"]):
             row["caveats"].append(f"untuned: learning rate {row['lr']:g}, as for other systems")
-    _compared(chosen, *question(frame), lower=lower)
+    _compared(chosen, *declared_reference(frame), lower=lower)
     trivial = [{"kind": "baseline", "system": name, "mean": value} for name, value in baselines(frame).items()]
     return pd.DataFrame([names | row for row in (*rows, *trivial)])
 
@@ -167,12 +167,12 @@ def reference(row: dict[str, Any], rows: list[dict[str, Any]], name: str | None)
         named = [other for other in measured if other["vanilla"]]
     else:
         named = [other for other in measured if name in (other["system"], _base(other))]
-    alike = [other for other in named or measured if settings(other) == settings(row)]
+    same_settings = [other for other in named or measured if settings(other) == settings(row)]
     if named:
-        return alike[0] if alike else named[0] if len(named) == 1 else None
+        return same_settings[0] if same_settings else named[0] if len(named) == 1 else None
     if name is not None or not measured:
         return None
-    return alike[0] if len(alike) > 1 else measured[0]
+    return same_settings[0] if len(same_settings) > 1 else measured[0]
 
 
 def _base(row: dict[str, Any]) -> str:

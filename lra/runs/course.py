@@ -83,7 +83,7 @@ class EndOfTraining:
         """Return the state for a checkpoint; `vars(self).update` restores it."""
         return {key: getattr(self, key) for key in STATE}
 
-    def said(self) -> dict[str, Any]:
+    def entries(self) -> dict[str, Any]:
         """Return the entries of the record, if a training may end before its steps."""
         if self.recipe.patience is None and self.recipe.goal is None:
             return {}

@@ -159,9 +159,9 @@ def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]
     """Return the overrides of each key, several where it is swept; the command line replaces the preset's."""
     params = OmegaConf.to_container(config.hydra.sweeper, resolve=False)["params"] or {}
     preset = [f"{key}={value}" for key, value in params.items()]
-    asked = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # ${seed} is that of each run
+    overrides = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # ${seed} is that of each run
     choices: dict[str, list[str]] = {}
-    for override in OverridesParser.create(config_loader=loader).parse_overrides([*preset, *asked]):
+    for override in OverridesParser.create(config_loader=loader).parse_overrides([*preset, *overrides]):
         key, texts = override.get_key_element(), [override.input_line]
         if override.is_sweep_override():
             listed = override.sweep_string_iterator() if override.is_discrete_sweep() else ()

@@ -30,12 +30,12 @@ PROBES = ("attention_std", "score_std", "score_asymmetry", "residual_norm", "gra
 ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: times, and what is not reproducible
 
 
-def rerun(path: Path, asked: Settings) -> bool:
-    """Train a kept run once more, below `asked.out`, and print what differs.
+def rerun(path: Path, current: Settings) -> bool:
+    """Train a kept run once more, below `current.out`, and print what differs.
 
     Args:
         path: a run's folder, or `FOLDER/runs.jsonl/RUN`.
-        asked: places, packages and the device are taken from it; nothing that decides a number.
+        current: places, packages and the device are taken from it; nothing that decides a number.
 
     Returns:
         False if numbers differ that could be equal.
@@ -45,9 +45,9 @@ def rerun(path: Path, asked: Settings) -> bool:
     """
     kept = read_kept(path)
     earlier, place = kept.record, path.parent if path.name == RECORD else path
-    job = _job(earlier, place, _settings(place, earlier, asked))
+    job = _job(earlier, place, _settings(place, earlier, current))
     if job.folder.resolve() == place.resolve():
-        raise UserError(f"out={asked.out}: {job.folder} is the kept run itself; choose another out=...")
+        raise UserError(f"out={current.out}: {job.folder} is the kept run itself; choose another out=...")
     _refuse_other_inputs(job, earlier)
     if completed_record(job.folder, job.settings):
         raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
@@ -70,40 +70,40 @@ def rerun(path: Path, asked: Settings) -> bool:
     return not numbers
 
 
-def _settings(path: Path, earlier: RunRecord, asked: Settings) -> Settings:
-    """Return the settings of a kept run; it starts from the weights of `asked.init`. Raises UserError."""
+def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
+    """Return the settings of a kept run; it starts from the weights of `current.init`. Raises UserError."""
     identity = earlier.config
     others = [f"has {key}" for key in identity if key not in (*RESULT_KEYS, "init", "pretrain", "code")]
-    lacking = [key for key in RESULT_KEYS if not isinstance(identity.get(key), type(getattr(asked, key)))]
+    lacking = [key for key in RESULT_KEYS if not isinstance(identity.get(key), type(getattr(current, key)))]
     if wrong := [*others, *(f"has no {key}" for key in lacking)]:
         raise UserError(f"{path}: its config {wrong[0]}; expected that of a run")
     device = "cpu" if earlier.provenance.device == "cpu" else "cuda"
     settings = checked(
         {
-            **{field.name: getattr(asked, field.name) for field in fields(asked)},
+            **{field.name: getattr(current, field.name) for field in fields(current)},
             **{key: value for key, value in identity.items() if key not in ("init", "code")},
-            "model": asked.model | identity["model"],  # keys that are newer than the run are null
+            "model": current.model | identity["model"],  # keys that are newer than the run are null
             "attention": _nulls(earlier.attention) | identity["attention"],
-            "train": asked.train | _numbers(earlier),
+            "train": current.train | _numbers(earlier),
             "init": None,
             "threads": earlier.provenance.threads,
-            "device": device if asked.device == "auto" else asked.device,
-            "checkpoint": {**asked.checkpoint, "keep": WEIGHTS in earlier.files},
+            "device": device if current.device == "auto" else current.device,
+            "checkpoint": {**current.checkpoint, "keep": WEIGHTS in earlier.files},
         }
     )
     if not identity.get("init"):
         return settings
     sha256 = identity["init"]["sha256"]
-    if not asked.init:
+    if not current.init:
         raise UserError(
             f"{path}: it began with the weights {sha256}; give them with init=checkpoint or init=bert, and "
             "init.folder=..."
         )
     options = {key: value for key, value in identity["init"].items() if key != "sha256"}
-    settings = replace(settings, init={**options, "_partial_": True, "folder": str(asked.init["folder"])})
+    settings = replace(settings, init={**options, "_partial_": True, "folder": str(current.init["folder"])})
     if settings.start.sha256 != sha256:
         raise UserError(
-            f"init.folder={asked.init['folder']}: expected the weights {sha256} that the run began with, found "
+            f"init.folder={current.init['folder']}: expected the weights {sha256} that the run began with, found "
             f"{settings.start.sha256}"
         )
     return settings

@@ -167,9 +167,9 @@ class Trainer:
         self._bar.evaluating(self.training.step, done, total)
         self.pause_if(self._stop.signalled())  # the time limit waits for the next step, so that every start advances
 
-    def pause_if(self, asked: Paused | None) -> None:
+    def pause_if(self, requested: Paused | None) -> None:
         """Save and raise on all ranks if one of them is asked to stop."""
-        pause = distributed.first_from_any_rank(asked)
+        pause = distributed.first_from_any_rank(requested)
         if pause is not None:
             self.save()
             raise pause
@@ -202,7 +202,7 @@ class Trainer:
         train = self.seconds["train"]
         values = {
             "steps": self.training.step,
-            **self.end.said(),
+            **self.end.entries(),
             "processes": distributed.count(),
             "validation": {"best": self.best, "last": self.last} if self.best else {},
             "seconds": self.seconds,

@@ -31,7 +31,7 @@ class AclMatching(Pairs):
             wants = f"the folder acl_pairs with {DOCUMENTS} and pairs.{{train,eval,test}}.tsv.xz"
             return missing_source(place, "pairs of ACL papers", wants=wants, reason="they are not on the hub")
         documents = files.pop(DOCUMENTS)
-        return of_splits(place, documents.name, files, partial(_pairs_of, documents), beside=[documents])
+        return of_splits(place, documents.name, files, partial(_pairs_of, documents), shared=[documents])
 
 
 def _pairs_of(documents: Path, path: Path) -> Iterator[Pair]:

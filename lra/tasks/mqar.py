@@ -86,7 +86,7 @@ def _asked(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
     """Distance of each predicted key from its pair, and the number of pairs of its example [m]."""
     tokens, examples = grid(split)
     places = np.asarray(split.places)
-    asked = tokens[examples, places]
+    queried = tokens[examples, places]
     pairs = split.counts(examples)
-    shown = (tokens[examples, ::2] == asked[:, None]).argmax(axis=1)  # pairs come first
+    shown = (tokens[examples, ::2] == queried[:, None]).argmax(axis=1)  # pairs come first
     return places - 2 * shown, pairs
