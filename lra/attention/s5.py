@@ -69,12 +69,9 @@ class S5(StateSpace):
 
 
 def hippo_n(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues and eigenvectors of the normal part of the HiPPO-LegS matrix.
+    """Eigenvalues [size / 2] of positive imaginary part and eigenvectors of the normal part of the HiPPO-LegS matrix.
 
     Its entries are -1/2 on the diagonal and +-sqrt((2 n + 1) (2 m + 1)) / 2 off it.
-
-    Returns:
-        Eigenvalues [size / 2] with positive imaginary parts, and eigenvectors [size, size / 2].
     """
     root = np.sqrt(2 * np.arange(size) + 1)
     skew = np.outer(root, root) / 2

@@ -54,7 +54,6 @@ class Bert(Start):
         folder: with model.safetensors, config.json and vocab.txt in the layout of transformers, or hub:OWNER/NAME for a
             model on the Hugging Face hub.
         take: see `Start`.
-
     """
 
     file = "model.safetensors"

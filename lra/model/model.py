@@ -52,7 +52,19 @@ class Model(nn.Module):
         self.interaction = architecture.pair_features == "interaction"
         # The order of these parts is the order in which their weights are drawn.
         self.embedding = Embedding(facts, architecture, cls=self.cls)
-        shape = _shape(facts, architecture, cls=self.cls)
+        shape = Shape(
+            dim=architecture.dim,
+            qkv_dim=architecture.qkv_dim,
+            heads=architecture.heads,
+            max_positions=facts.max_len + self.cls,
+            bias=architecture.attention_bias,
+            out_proj=architecture.out_proj,
+            dropout=architecture.dropout,
+            dropout_over=architecture.dropout_over,
+            causal=facts.causal,
+            layer=0,
+            layers=architecture.depth,
+        )
         self.blocks = nn.ModuleList(
             Block(attention(replace(shape, layer=layer)), architecture) for layer in range(architecture.depth)
         )
@@ -150,23 +162,6 @@ class Model(nn.Module):
         """Return [B P, N], True at the CLS and at real tokens."""
         real = tokens != PADDING
         return pad(real, (1, 0), value=True) if self.cls else real
-
-
-def _shape(facts: TaskSpec, architecture: Architecture, *, cls: bool) -> Shape:
-    """Shape of the mixer of the first layer."""
-    return Shape(
-        dim=architecture.dim,
-        qkv_dim=architecture.qkv_dim,
-        heads=architecture.heads,
-        max_positions=facts.max_len + cls,
-        bias=architecture.attention_bias,
-        out_proj=architecture.out_proj,
-        dropout=architecture.dropout,
-        dropout_over=architecture.dropout_over,
-        causal=facts.causal,
-        layer=0,
-        layers=architecture.depth,
-    )
 
 
 def _xavier(module: nn.Module) -> None:

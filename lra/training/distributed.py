@@ -32,10 +32,8 @@ def started_with() -> int:
         return 1
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing or not number.isdecimal():
-        raise UserError(
-            f"WORLD_SIZE={number}: expected a number, with {', '.join(missing or VARIABLES[1:])} set as well; start "
-            "several processes with torchrun --nproc-per-node N -m lra train ..., or unset WORLD_SIZE"
-        )
+        names = ", ".join(missing or VARIABLES[1:])
+        raise UserError(f"WORLD_SIZE={number}: expected a number, with {names} set as well; use torchrun, or unset it")
     return int(number)
 
 
