@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, metadata
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -49,14 +49,11 @@ class Scan:
         """
         if self.on(inputs[0].device.type, inputs[0].dtype) == "torch":
             return chunks(*inputs)
-        name, keywords = KERNELS[self.kernel]
+        _, keywords = KERNELS[self.kernel]
         by_keyword = dict(zip(keywords, inputs, strict=True))
         sizes = by_keyword["v"].shape[:3]
         laid_out = {keyword: x.expand(*sizes, *x.shape[3:]).transpose(1, 2) for keyword, x in by_keyword.items()}
-        os.environ.setdefault("TRITON_F32_DEFAULT", "tf32x3")  # read when a kernel is compiled; Triton's own is tf32
-        warnings.filterwarnings("ignore", r"\s*ChunkDeltaRuleFunction does not support float32 on some platforms")
-        kernel = getattr(import_module(f"fla.ops.{self.kernel}"), name)
-        return kernel(**laid_out, scale=1.0)[0].transpose(1, 2)
+        return function(self.kernel)(**laid_out, scale=1.0)[0].transpose(1, 2)
 
     def on(self, device: str, dtype: torch.dtype = torch.float32) -> Backend:
         """Return the backend used on this device and type; raise UserError if the chosen one does not work there."""
@@ -84,6 +81,14 @@ def scan_of(mixer: nn.Module) -> Scan | None:
     """Return the scan of a mixer, or None."""
     scan = getattr(mixer, "scan", None)
     return scan if isinstance(scan, Scan) else None
+
+
+def function(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
+    """Import and return the library's function."""
+    os.environ.setdefault("TRITON_F32_DEFAULT", "tf32x3")  # read when a kernel is compiled; Triton's own is tf32
+    warnings.filterwarnings("ignore", r"\s*ChunkDeltaRuleFunction does not support float32 on some platforms")
+    name, _ = KERNELS[kernel]
+    return getattr(import_module(f"fla.ops.{kernel}"), name)
 
 
 def missing(kernel: str) -> str:
