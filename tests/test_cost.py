@@ -1,4 +1,4 @@
-"""What a step keeps for its backward pass, as `describe=true` measures it."""
+"""Bytes saved for the backward pass, as `describe=true` measures them."""
 
 import numpy as np
 import pytest

@@ -34,8 +34,10 @@ _current: list[Plan] = []
 
 
 class Forwarding(StopFlag):
-    """The stop flag of a driver of joblib, which kills its workers if the driver raises anything: they get the signal,
-    save their runs and end, and the driver waits for them."""
+    """Stop flag of a sweep with joblib, which passes the signal on: the workers save their runs, and the parent waits.
+
+    Raising an exception in the parent would make joblib kill them.
+    """
 
     def _set(self, number: int, frame: FrameType | None) -> None:
         super()._set(number, frame)

@@ -30,7 +30,7 @@ Part = TypeVar("Part")
 NO_OPTION = "Config group override must be a string"  # Hydra's ValueError for task=null
 NO_LIST = "Invalid defaults list in"  # likewise
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
-REMOVED = {  # options that classes have no longer, with the values that kept records have
+REMOVED = {  # removed options, with the values in kept records
     "init": None, "pattern": "fixed", "global_projections": False, "share": "key_value", "orthogonal": True,
     "one_sided": False, "evaluate": "auto", "gate": True, "rotary": True,
 }  # fmt: skip

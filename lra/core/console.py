@@ -100,7 +100,7 @@ class Bar:
 
 
 class Parts(ExitStack):
-    """Context manager and callback (done, total) for the progress of work that reports its size when it is called.
+    """Progress bar of work that reports its total with every call: call it with (done, total).
 
     `announced`: printed at the first call.
     """
@@ -125,7 +125,7 @@ class TrainingBar(Bar):
     def __init__(self, title: str, steps: int, done: int) -> None:
         super().__init__(title, steps, done)
         self._score, self._tokens, self._rate = "", 0, 0.0
-        self._clock = self._began = time.monotonic()  # of the last evaluation: its end and its begin
+        self._clock = self._began = time.monotonic()  # end and start of the last evaluation
         self._evaluated = False
 
     def step(self, done: int, loss: float, tokens: int) -> None:

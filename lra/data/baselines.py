@@ -11,7 +11,7 @@ from lra.data.splits import LMWindows
 from lra.data.tokenise import text_of
 
 COSINE_PAIRS = 5_000
-PICTURES = 1_000  # that are read at once
+PICTURES = 1_000  # read at once
 BIGRAM_WEIGHTS = np.arange(1, 20) / 20
 
 

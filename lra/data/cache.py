@@ -210,7 +210,7 @@ class Writer:
         self._sha = hashlib.sha256()
         self._offsets, self._index, self._labels = array("q", [0]), array("i"), array("H")
         self._ends, self._places = array("q", [0]), array("i")  # of the answers, where examples have several
-        self._known = array("i")  # of the examples besides, where they were made here
+        self._known = array("i")  # attributes of generated examples
         self._seen: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -288,7 +288,7 @@ class Writer:
 
     def discard(self) -> None:
         """Close the file without finishing it; a no-op after `close`."""
-        with suppress(OSError):  # what is still to be written does not fit, or is not wanted
+        with suppress(OSError):  # buffered data may not fit on the disk, and is not needed
             self._file.close()
 
     def close(self) -> dict[str, dict[str, Any]]:

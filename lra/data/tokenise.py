@@ -20,7 +20,7 @@ BpeVocabulary = Annotated[int, Field(ge=BYTE_VOCABULARY, le=MAX_VOCABULARY)]
 """Number of tokens of a byte-level BPE: padding, every byte, and merges."""
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
-BATCH = 1_000  # texts that are encoded at once
+BATCH = 1_000  # texts encoded at once
 TOKENIZER = "tokenizer.json"  # beside the cache of a task that has one
 
 

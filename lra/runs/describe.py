@@ -142,7 +142,7 @@ def _fourier_to_real(_x: torch.Size, axes: Sequence[int], *_: Any, out_shape: to
     return _fourier(out_shape, axes) // 2
 
 
-FORMULAS = {  # those of fused attention on accelerators are known to torch's counter
+FORMULAS = {  # torch's counter knows fused attention on accelerators
     torch.ops.aten.bmm: _batched,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,

@@ -113,7 +113,7 @@ class Loggers:
 
     def __init__(self, job: Job | None = None) -> None:
         self._job = job
-        self._loggers: list[Any] = []  # that have started
+        self._loggers: list[Any] = []  # started ones
         self._step, self._test = 0, {}
 
     def start(self, lines: list[dict[str, Any]]) -> None:

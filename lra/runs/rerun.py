@@ -31,7 +31,7 @@ ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: times, and wh
 
 
 def rerun(path: Path, current: Settings) -> bool:
-    """Train a kept run once more, below `current.out`, and print what differs.
+    """Train a kept run once more, below `current.out`, and print the differences.
 
     Args:
         path: a run's folder, or `FOLDER/runs.jsonl/RUN`.

@@ -117,7 +117,7 @@ class Recall(Probe):
         last_start = length - 2 * self.most
         sequences = _Sequences(rows, length, self.vocabulary)
         turns = last_start // (least + 1) + 1
-        keys = np.full((rows, turns, self.key_size), -1)  # that were shown
+        keys = np.full((rows, turns, self.key_size), -1)  # keys shown so far
         values = np.zeros((rows, turns, self.value_size), dtype=np.int64)
         fresh = np.zeros((rows, turns), dtype=bool)
         for turn in range(turns):
