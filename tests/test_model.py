@@ -258,3 +258,16 @@ def test_a_causal_model_with_a_short_convolution_sees_no_later_token() -> None:
     other[0, 7] = row[0, 7] % 16 + 1
     before, after = model(row), model(other)
     assert torch.equal(before[0, :7], after[0, :7]) and not torch.equal(before[0, 7:10], after[0, 7:10])
+
+
+def test_reading_the_first_position_of_a_causal_mixer_is_refused() -> None:
+    class Forward(Softmax):
+        causal = True
+
+    def made(**changes: str) -> Model:
+        values = configure.plain(composed(*TINY))["model"]
+        return Model(partial(Forward, scale="head_dim"), facts(), Architecture(**{**values, **changes}))
+
+    with pytest.raises(UserError, match="model.pooling=cls"):
+        made()
+    assert made(pooling="last")

@@ -71,7 +71,7 @@ class Model(nn.Module):
         for earlier, later in pairwise(self.blocks):
             if hasattr(later.mixer, "follow"):
                 later.mixer.follow(earlier.mixer)
-        _check_mixer(self.blocks[0].mixer, masks=self.masks_padding and self.pooling != "none")
+        _check_mixer(self.blocks[0].mixer, masks=self.masks_padding, pooling=self.pooling)
         self.final_norm = make_norm(architecture, there=architecture.final_norm)
         self.whole_batches = architecture.norm_over == "batch"
         self.head = head_of(facts, architecture)
@@ -188,14 +188,18 @@ def _check(facts: TaskSpec, architecture: Architecture) -> None:
         raise UserError(f"model.positions=sinusoidal: expected an even model.dim, got {dim}")
 
 
-def _check_mixer(mixer: Mixer, *, masks: bool) -> None:
+def _check_mixer(mixer: Mixer, *, masks: bool, pooling: str) -> None:
     """Raise UserError if the mixer does not support this model."""
     name = type(mixer).__name__
     if not isinstance(getattr(mixer, "shape", None), Shape):
         raise UserError(f"{name}: its __init__ does not call super().__init__(shape) with the shape that it is given")
     if mixer.shape.causal and not mixer.can_be_causal:
         raise UserError(f"{name} has no causal form, which this task needs: choose another attention")
-    if masks and not mixer.maskable:
+    if mixer.causal and pooling in ("cls", "first"):
+        raise UserError(
+            f"{name} is causal, so model.pooling={pooling} reads the first position alone: use mean or last"
+        )
+    if masks and pooling != "none" and not mixer.maskable:
         raise UserError(f"{name} cannot mask padding: use model.key_mask=false (protocol=paper) or another attention")
     if not mixer.shape.out_proj and not mixer.projects_out:
         raise UserError(f"{name} has no output projection to leave out: use variant=transformer or simple_resl")
