@@ -49,6 +49,16 @@ def test_the_peaks_of_table_3() -> None:
     assert max(text.learning_rate(step) for step in range(20_001)) == text.learning_rate(8000)
 
 
+def test_a_run_prints_the_highest_rate_that_it_has() -> None:
+    """0.05 / sqrt(500) in `rsqrt`; at the crossing of warm-up and cooldown where a run is too short for both."""
+    whole = small_recipe(steps=1200, warmup=500, lr=0.05, schedule="rsqrt").rate_in_words()
+    assert "AdamW" in whole and "0.00224 at step 500" in whole and "below" not in whole
+    short = small_recipe(steps=300, warmup=50, lr=0.001, schedule="constant", cooldown=500).rate_in_words()
+    assert "0.0005 at step 50, below its peak of 0.001" in short and "cooldown=500" in short
+    rising = small_recipe(steps=10, warmup=8000, lr=0.05, schedule="rsqrt").rate_in_words()
+    assert "6.99e-07 at step 10, below its peak of 0.000559" in rising
+
+
 def rule_of(**options: object) -> EndOfTraining:
     return EndOfTraining(small_recipe(steps=97, warmup=11, eval_every=5, schedule="constant", **options))
 
