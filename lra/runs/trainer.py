@@ -132,9 +132,7 @@ class Trainer:
         settings, recipe, title = self.job.settings, self.job.system.recipe, self.job.title
         with console.TrainingBar(title, recipe.steps, self.training.step) as bar, stop:
             self._bar, self._stop = bar, stop
-            if recipe.warmup > recipe.steps and not recipe.stop_in_warmup:
-                reached = f"the learning rate only rises, to {recipe.learning_rate(recipe.steps):.3g}"
-                say(f"{title}: warmup={recipe.warmup} is longer than steps={recipe.steps}: {reached}")
+            say(f"{title}: {recipe.rate_in_words()}")
             if self.resumes:
                 say(f"{title}: resumes from step {self.training.step}")
             self.write_metrics()
