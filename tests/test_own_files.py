@@ -161,7 +161,7 @@ def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(hub, "_ask", lambda: None)
     for _ in range(2):
-        assert task_of(tmp_path, "hf:owner/fruit:ripe").name == "fruit (1000 bytes)"
+        assert task_of(tmp_path, "hf:owner/fruit:ripe").name == "fruit:ripe (1000 bytes)"
         hub.files.cache_clear()
     assert asked == [("owner/fruit", "ripe")]
     with pytest.raises(UserError, match=r"^task.data=hf:owner/other: "):

@@ -15,11 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lra.core.errors import UserError
+from lra.core.names import ENDS, split_end
 from lra.data import readers
 
-TEXT_KINDS = (".csv", ".tsv", ".jsonl", ".json")  # also compressed
-KINDS = (*TEXT_KINDS, ".parquet", ".arrow")
-ENDS = {kind: kind for kind in KINDS} | {f"{kind}{packed}": kind for kind in TEXT_KINDS for packed in (".xz", ".gz")}
 TEXT2 = "text2"
 MAX_LABELS = 1_000
 MAX_LABEL_CHARACTERS = 200
@@ -59,10 +57,9 @@ class Example(NamedTuple):
 
 
 def parts_of(path: Path) -> tuple[str, str]:
-    """Return a name without its suffixes, in small letters, and its suffix in KINDS, or '' for another file."""
-    name = path.name.lower()
-    end = next((end for end in ENDS if name.endswith(end)), "")
-    return name.removesuffix(end), ENDS.get(end, "")
+    """Return a name without its end, in small letters, and the kind of the file, or '' for another file."""
+    stem, kind = split_end(path.name)
+    return stem.lower(), kind
 
 
 def examples(path: Path, columns: Columns) -> Iterator[Example]:

@@ -13,6 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import sha256
+from lra.core.names import data_name
 from lra.data.baselines import bag_of_words, majority, pair_cosine
 from lra.data.cache import SPLITS, Identity, Splits, Writer
 from lra.data.from_source import Content, FromSource, Source, stored
@@ -29,7 +30,7 @@ from lra.data.tokenise import (
     train_bpe,
 )
 from lra.tasks import Place, Split, TaskSpec, titled
-from lra.tasks.files.find import Data, Paths, files_of, stem_of, unread
+from lra.tasks.files.find import Data, Paths, files_of, unread
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -58,7 +59,7 @@ class Files(FromSource):
         padding: token id at the end of short rows that is left out, or None.
         max_length: tokens; longer texts are cut at the right.
         limit: maximum number of examples of each split, or None.
-        name: name in tables, or None for that of the folder or file.
+        name: name in tables, or None for that of the folder, the file or the data set of the hub.
     """
 
     data: Data
@@ -77,7 +78,7 @@ class Files(FromSource):
 
     def __post_init__(self) -> None:
         self.shares = {"val": self.val, "test": self.test}
-        self.name = self.name or stem_of(self.data)
+        self.name = data_name(self.data, self.name)
         self.column_names = Columns(
             text=self.text,
             text2=self.text2,

@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Literal
 
 from lra.core.errors import UserError
-from lra.core.paths import expanded
+from lra.core.names import HUB, KINDS
 from lra.data import hub
 from lra.data.cache import SPLITS
 from lra.data.from_source import located
-from lra.data.tables import ENDS, KINDS, parts_of
+from lra.data.tables import parts_of
 from lra.tasks import Place
 
-HUB = "hf:"  # before the name of a data set of the hub
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}
 OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json")  # beside the files of `save_to_disk`
 SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)")
@@ -20,18 +19,6 @@ SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)")
 Data = str | dict[Literal["train", "val", "test"], str]
 Paths = dict[str, list[Path]]
 """Files of each split that has some."""
-
-
-def stem_of(data: Data) -> str:
-    """Return the name of the folder, of the file without its suffixes, or of the data set."""
-    if isinstance(data, str) and data.startswith(HUB):
-        return Path(data.removeprefix(HUB).partition(":")[0]).name
-    path = expanded(data if isinstance(data, str) else data.get("train", "files"), "task.data").absolute()
-    if path.name == "..":
-        path = path.resolve()
-    end = next((end for end in ENDS if path.name.lower().endswith(end)), "")
-    name = path.name[: len(path.name) - len(end)]
-    return path.parent.name or name if name in STEMS["train"] else name
 
 
 def files_of(data: Data, place: Place) -> Paths:
