@@ -210,7 +210,7 @@ def test_a_causal_form_that_looks_ahead_does_not_train() -> None:
     for causal in (False, True):
         mixer = CLASSES["LooksAhead"](shape(causal=causal))
         if causal:
-            with pytest.raises(UserError, match=r"LooksAhead fails a check of mixers: in the causal form"):
+            with pytest.raises(UserError, match=r"LooksAhead fails a check: in the causal form"):
                 laws.before_a_run(mixer, masked=False, device="cpu")
         else:
             assert "the input is not changed" in laws.before_a_run(mixer, masked=False, device="cpu")

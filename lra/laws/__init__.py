@@ -117,7 +117,7 @@ def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
             say(f"{name}: not checked whether {finding.law.says}{more}: {finding.evidence}")
         elif finding.verdict == "broken":
             raise UserError(
-                f"{name} fails a check of mixers: {finding.law.says} ({finding.case}: {finding.evidence}); see lra-check"
+                f"{name} fails a check: {finding.law.says} ({finding.case}: {finding.evidence}); see lra-check"
             )
         elif finding.verdict == "kept":
             kept.append(finding.law.says)
