@@ -47,7 +47,8 @@ LAWS = (
     Law("order", "it commutes with permutations, where it says so", checks.order, quick=False),
     Law("graph", "gradients reach the input and every weight that is used", checks.graph, first=True),
     Law("gradient", "gradients are those of finite differences", checks.differences, quick=False),
-    Law("loading", "saved weights give the same outputs in another mixer", checks.loaded, quick=False),
+    Law("loading", "saved weights give the same outputs in another mixer", checks.loaded),
+    Law("checkpointing", "gradients are the same under activation checkpointing", checks.recomputed, quick=False),
 )
 
 
