@@ -64,9 +64,9 @@ def aan_files(folder: Path) -> None:
 
 
 def aan() -> dict[str, bytes]:
-    row = "{}\t1\t2\t{}\t{}\n"
+    row = "{}\t1\t2\t{}\t{}\n\n"
     return {
-        f"new_aan_pairs.{part}.tsv": "".join(row.format(n % 2, words(n), words(n + 1)) for n in range(count)).encode() + b"\n"
+        f"new_aan_pairs.{part}.tsv": "".join(row.format(n % 2, words(n), words(n + 1)) for n in range(count)).encode()
         for part, count in SIZES.items()
     }
 
