@@ -72,7 +72,11 @@ class Simple(Attention):
         if shape.causal and form == "gram":
             raise UserError("attention.form=gram: causal SimpleAttention has a state for every position; use auto")
         self.drop_state = dropout_on == "state"
-        texts = {"length": " / √{}", "valid": " / √n, n real positions", "valid_head": " / √(n Dh), n real positions"}
+        texts = {
+            "length": " / √L, L = {} positions",
+            "valid": " / √n, n real positions",
+            "valid_head": " / √(n Dh), n real positions",
+        }
         formula = self.card.formula.format(scale=texts.get(scale, "").format(shape.max_positions))
         number = {"length": shape.max_positions**-0.5, "none": 1.0}.get(scale)
         self.card = replace(self.card, formula=formula, scale=number)
