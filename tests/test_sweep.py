@@ -38,7 +38,7 @@ def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands) ->
     )
     assert len(left(Path("runs"))) == 2
     code, _, err = cli(train.main, *line)
-    assert (code, err.count("nothing to do")) == (0, 2)
+    assert (code, "2 runs, 0 to train" in err) == (0, True)
 
 
 def test_a_signal_within_a_run_ends_the_sweep(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_a_cell_that_lies_elsewhere_is_found_through_its_link(cli: Commands) -> 
     shutil.move("runs/listops", "disk/listops")
     Path("runs/listops").symlink_to(Path("disk/listops").absolute())
     code, _, err = cli(train.main, *line)
-    assert (code, err.count("nothing to do"), "1 of 1 runs finished" in err) == (0, 1, True), err
+    assert (code, "1 run, 0 to train" in err, "1 of 1 runs finished" in err) == (0, True, True), err
 
 
 def test_a_sweep_describes_its_cells(cli: Commands) -> None:

@@ -16,9 +16,10 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, read_write
 
+from lra.cli import kept
 from lra.cli.command import FAILED
 from lra.config.configure import first_line
-from lra.core.console import say
+from lra.core.console import plural, say
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.files import holder
 from lra.core.signals import PAUSED, StopFlag
@@ -30,7 +31,7 @@ from lra.runs.folder import outcome
 from lra.runs.plan import Plan, PlannedRun, check_data, declare, planned
 
 ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
-_current: list[Plan] = []
+_current: list[tuple[Plan, dict[Path, str]]] = []  # the sweep, and the runs that it refuses with the reason
 
 
 class Forwarding(StopFlag):
@@ -70,18 +71,26 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     _check_reference(plan)
     with read_write(config):
         config.out = str(plan.out)  # resolved once, for all jobs and folders of the launcher
+    digests: kept.Digests = {}
+    kept.take_over(plan, digests)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
     if _launcher(config) not in ELSEWHERE:
         waiting = [row for row, runs in to_do if runs]
         check_data(waiting)
         for row in waiting:
             check_attention(row.settings, row.system)
+    refused = kept.refuse_conflicts(plan, to_do, digests)
+    for reason in dict.fromkeys(refused.values()):
+        say(f"lra-train: error: {reason}")
+    to_do = [(row, [run for run in runs if run.folder not in refused]) for row, runs in to_do]
     declare(plan)
-    _current[:] = [plan]
+    _current[:] = [(plan, refused)]
     tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)
+    runs = [run for _, runs in to_do for run in runs]
+    say(f"{plural(sum(len(row.runs) for row in plan.rows), 'run')}, {len(runs)} to train, in {plan.out}")
     broken = ""
     try:
-        if runs := [run for _, runs in to_do for run in runs]:
+        if runs:
             _launch(context, task, config, plan, runs, tokens)
     except Exception as error:  # joblib gives up when a worker is killed
         broken = f"{type(error).__name__}: {error}"
@@ -163,9 +172,10 @@ def conclude(broken: str = "", code: int = 0) -> None:
     """
     if not _current:
         return
-    plan = _current.pop()
+    plan, refused = _current.pop()
     runs = [run for row in plan.rows for run in row.runs]
     outcomes = {run.folder: outcome(run.folder, run.settings) for run in runs}
+    outcomes |= {folder: ("refused", reason) for folder, reason in refused.items()}
     counts = Counter(status for status, _ in outcomes.values()) + _report(plan.out)
     if broken:
         say(f"lra-train: the launcher gave up: {broken.splitlines()[0]}")

@@ -34,6 +34,8 @@ class Settings:
     device: Literal["auto", "cpu", "cuda"]
     threads: Cores | None
     out: str
+    kept: str | None
+    overwrite: bool
     describe: bool
     rerun: str | None
     probe: PositiveInt | None

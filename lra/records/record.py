@@ -105,7 +105,8 @@ class Provenance(BaseModel):
 
 class RunRecord(_Part):
     """`record.json` of a run. `spec`: facts of the task that the model depends on (`lra.data.TaskSpec`); `config`: its
-    identity; `files`: SHA-256 of each file beside the record."""
+    identity; `files`: SHA-256 of each file beside the record; `kept`: the results folder that a sweep took the run
+    from."""
 
     task: Name
     task_version: int
@@ -145,6 +146,7 @@ class RunRecord(_Part):
     checked: Any = None
     auto: dict[str, Any] = {}
     files: dict[str, str] = {}
+    kept: str = ""
     peak_memory_bytes: Count | None = None
     config: dict[str, Any]
     provenance: Provenance

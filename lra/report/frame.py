@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from lra.config.configure import comparable
 from lra.core.errors import UserError, printable
 from lra.core.files import read_yaml
 from lra.core.paths import conf_dir
@@ -19,6 +20,7 @@ from lra.report.statistics import not_above
 
 MAJORITY = "majority class"  # the baseline of that name
 MILESTONES = ("50", "90", "99")  # percent of validation accuracy
+ROUNDING = ("micro_batch", "eval_batch")  # keys of `train` that change no more than the rounding, as a machine does
 LARGEST = 1e15  # a perplexity above is treated as infinite
 COLUMN = ["protocol", "selection", "task"]  # identifies a column of a table
 CELL = [*COLUMN, "attention", "variant", "settings"]  # identifies a cell
@@ -216,12 +218,19 @@ def refuse_hidden_differences(frame: pd.DataFrame) -> None:
         if repeated := cell[cell.seed.duplicated(keep=False) & cell.run.notna()].run.tolist()[:2]:
             first, other = (run.name for run in repeated)
             raise UserError(f"{first} and {other} have the same seed of one cell; keep one of them")
-        _refuse(present(cell), _pooled, "a cell")
+        _refuse(present(cell), "a cell")
     for _, column in frame.groupby(COLUMN, sort=False):
-        _refuse(present(column), _compared, "a column")
+        _refuse(present(column), "a column")
 
 
-def _refuse(runs: list[Run], facts: Any, place: str) -> None:
+def _refuse(runs: list[Run], place: str) -> None:
+    if fault := conflict(runs, place):
+        raise UserError(fault)
+
+
+def conflict(runs: list[Run], place: str) -> str:
+    """Return how runs of `a cell` or `a column` differ in more than the table shows; empty if they do not."""
+    facts = _pooled if place == "a cell" else _compared
     runs = sorted(runs, key=lambda run: run.record.provenance.data_sha256 is None)
     for run in runs[1:]:
         varied = {f"config.{key}" for other in (runs[0], run) for key in other.record.settings}
@@ -230,11 +239,14 @@ def _refuse(runs: list[Run], facts: Any, place: str) -> None:
                 fault = f"differ in {key}: {mine} and {theirs}"
                 if key.startswith("code."):
                     fault = f"were trained by different code: {key.removeprefix('code.')} was edited between them"
-                raise UserError(f"{runs[0].name} and {run.name} would share {place} of the table but {fault}")
+                return f"{runs[0].name} and {run.name} would share {place} of the table but {fault}"
+    return ""
 
 
 def _pooled(record: RunRecord) -> dict[str, Any]:
-    config = {key: value for key, value in without_paths(record.config).items() if key != "seed"}
+    config = {key: value for key, value in comparable(without_paths(record.config)).items() if key != "seed"}
+    if "train" in config:
+        config["train"] = {key: value for key, value in config["train"].items() if key not in ROUNDING}
     if config.get("init"):  # each seed may start from the weights of its own source
         config["init"] = {key: value for key, value in config["init"].items() if key != "sha256"}
     sources = config.pop("code", {})

@@ -115,6 +115,8 @@ def _is_vanilla(frame: pd.DataFrame) -> bool:
 def _caveats(row: dict[str, Any], frame: pd.DataFrame) -> Iterator[str]:
     """Yield the footnotes of a cell."""
     records = [run.record for run in present(frame)]
+    for folder in sorted({record.kept for record in records if record.kept}):
+        yield f"seeds {', '.join(str(record.seed) for record in records if record.kept == folder)} taken from {folder}"
     if row["problems"]:
         yield f"of {len(frame)} seeds, {row['problems']}"
     if row["majority_class"]:

@@ -16,7 +16,7 @@ from lra.core.files import explained, hold, read_json, sweep_partials, write_ato
 from lra.core.signals import Paused, StopFlag
 from lra.data import Place, Task, TaskBuilder
 from lra.records import checkpoint, provenance, record
-from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
+from lra.records.names import CHECKPOINT, CONFIG, ERRORS, LOCK, RECORD
 from lra.records.record import RunRecord, readable
 from lra.records.runs import recorded, state
 from lra.runs.build import Job
@@ -33,19 +33,38 @@ def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
     """Return the record of a run that is finished or diverged, None if there is work to do.
 
     Raises:
-        UserError: the folder holds a run of another configuration; the message lists the differences.
+        UserError: the folder holds a run of another configuration, which `overwrite` does not replace; the message
+            lists the differences.
     """
+    run, changes = _found(folder, settings)
+    if changes and settings.overwrite:
+        return None
+    if changes:
+        raise UserError(
+            f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
+            "overwrite=true replaces it, another out=... keeps it"
+        )
+    return run if run is not None and run.status in ("finished", "diverged") else None
+
+
+def _found(folder: Path, settings: Settings) -> tuple[RunRecord | None, list[str]]:
+    """Return the record that a folder holds, if there is one, and what differs from `settings` there."""
+    if not claimed(folder):
+        return None, []
     run = recorded(folder)
     identity = _identity(folder) if run is None else run.config
     changes = [] if identity is None else identity_differences(identity, settings)
     if run is not None and run.status == "finished" and not changes:
         changes = _data_differences(run, settings)
-    if changes:
-        raise UserError(
-            f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
-            "choose another out=..., or delete that folder"
-        )
-    return run if run is not None and run.status in ("finished", "diverged") else None
+    return run, changes
+
+
+def claimed(folder: Path) -> bool:
+    """True if a folder holds results or a state: a run claims it at its first step, not while it looks for data."""
+    if (folder / CHECKPOINT).exists():
+        return True
+    run = recorded(folder)
+    return run is not None and run.status != "failed"
 
 
 def _identity(folder: Path) -> dict[str, Any] | None:
@@ -62,7 +81,8 @@ def identity_differences(identity: Mapping[str, Any], settings: Settings) -> lis
     """
     may_change = INEXACT if settings.resume == "inexact" else ()
     now = json.loads(json.dumps(settings.identity))
-    changes = record.differences(*({"code": {}, **record.without_paths(config)} for config in (identity, now)))
+    sides = (configure.comparable(record.without_paths(config)) for config in (identity, now))
+    changes = record.differences(*({"code": {}, **config} for config in sides))
     return [
         f"the code in {key.removeprefix('code.')} has changed"
         if key.startswith("code.")
@@ -77,11 +97,12 @@ def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
     if "code" not in settings.identity and record.without_paths(settings.identity)["task"] == settings.task:
         return []
     builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
-    changed = _prepared(builder, settings).digest != run.provenance.data_sha256
+    changed = prepared(builder, settings).digest != run.provenance.data_sha256
     return [f"the data of {run.task} have changed"] if changed else []
 
 
-def _prepared(builder: TaskBuilder, settings: Settings) -> Task:
+def prepared(builder: TaskBuilder, settings: Settings) -> Task:
+    """Return the task of these settings, prepared if it was not."""
     with Parts(builder.facts.name, "preparing the data, once") as progress:
         return builder.build(Place.of(settings, progress))
 
@@ -152,7 +173,7 @@ def _assist(job: Job, device: str, gate: "Gate") -> str:
     try:
         if not gate.wait():
             return "skipped"
-        task = _prepared(job.system.builder, job.settings)
+        task = prepared(job.system.builder, job.settings)
         return train_and_test(job, task, device, _stop_flag(job), Loggers())["status"]
     except distributed.Lost:  # the lost rank prints why
         return "failed"
@@ -184,7 +205,7 @@ def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
     paused: Paused | None = None
     try:
         backend = job.system.backend(device)
-        task = _prepared(job.system.builder, job.settings)
+        task = prepared(job.system.builder, job.settings)
         data_digest = task.digest
         gate.open()
         with Loggers(job) as loggers:
@@ -219,9 +240,13 @@ def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
 
 
 def _tidy(job: Job) -> None:
-    """Remove the record and the error of earlier attempts; write the identity."""
+    """Remove the record and the error of earlier attempts, and a run that is replaced; write the identity."""
     folder = job.folder
     sweep_partials(folder)
+    if job.settings.overwrite and _found(folder, job.settings)[1]:
+        for path in folder.iterdir():
+            if path.is_file() and path.name != LOCK:
+                path.unlink()
     write_json(folder / CONFIG, job.settings.identity)
     for name in (ERRORS, RECORD):
         (folder / name).unlink(missing_ok=True)

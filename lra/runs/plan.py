@@ -30,7 +30,7 @@ from lra.data import Place
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
 from lra.runs.build import System, assemble, run_folder
-from lra.runs.folder import completed_record, skip_completed
+from lra.runs.folder import completed_record
 from lra.runs.loggers import loggers_of
 
 LOCK_PATIENCE_SECONDS = 60.0
@@ -50,15 +50,12 @@ class PlannedRun:
     overrides: list[str]
 
     def to_do(self) -> bool:
-        """Return True if the run would train; otherwise print why not."""
+        """Return True if the run would train; print why if it is refused."""
         try:
-            earlier = completed_record(self.folder, self.settings)
+            return completed_record(self.folder, self.settings) is None
         except UserError as error:
             say(f"{self.title}: error: {error}")
             return False
-        if earlier is not None:
-            skip_completed(self.title, self.folder, earlier.status)
-        return earlier is None
 
 
 @dataclass(frozen=True, kw_only=True)
