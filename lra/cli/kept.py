@@ -14,9 +14,8 @@ from lra.records.names import RECORD, RUNS
 from lra.records.record import Provenance, RunRecord
 from lra.records.runs import Run, read_runs, unpack
 from lra.runs.build import Job
-from lra.runs.folder import claimed, identity_differences, prepared
+from lra.runs.folder import ROUNDING, claimed, identity_differences, prepared
 from lra.runs.plan import Plan, PlannedCell, PlannedRun
-
 
 Digests = dict[str, str | None]  # of prepared data, by the digest of a task's options
 
@@ -95,7 +94,7 @@ def _difference(row: PlannedCell, run: PlannedRun, record: RunRecord) -> str:
         return f"{record.task}: task version {record.task_version}, now {facts.version}"
     stated = [("task", record.task, facts.name), ("selection", record.selection, row.system.recipe.selection)]
     changes = [f"{key}: {there} there, {here} now" for key, there, here in stated if there != here]
-    return "; ".join([*changes, *identity_differences(record.config, replace(run.settings, resume="inexact"))])
+    return "; ".join([*changes, *identity_differences(record.config, run.settings, ROUNDING)])
 
 
 def refuse_conflicts(

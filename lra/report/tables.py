@@ -116,7 +116,8 @@ def _caveats(row: dict[str, Any], frame: pd.DataFrame) -> Iterator[str]:
     """Yield the footnotes of a cell."""
     records = [run.record for run in present(frame)]
     for folder in sorted({record.kept for record in records if record.kept}):
-        yield f"seeds {', '.join(str(record.seed) for record in records if record.kept == folder)} taken from {folder}"
+        seeds = [str(record.seed) for record in records if record.kept == folder]
+        yield f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} taken from {folder}"
     if row["problems"]:
         yield f"of {len(frame)} seeds, {row['problems']}"
     if row["majority_class"]:

@@ -3,8 +3,9 @@
 import json
 import multiprocessing
 import traceback
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:  # torch takes seconds to import
     from lra.training.distributed import Gate
 
 LOCK_PATIENCE_SECONDS = 1.0  # a process that looks at the state of a run holds its lock for an instant
-INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change with resume=inexact
+ROUNDING = ("train.micro_batch", "train.eval_batch")  # change no more than the rounding
+INEXACT = ("precision", *ROUNDING)  # may change with resume=inexact
 
 
 def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
@@ -37,14 +39,15 @@ def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
             lists the differences.
     """
     run, changes = _found(folder, settings)
+    ended = run is not None and run.status in ("finished", "diverged")
     if changes and settings.overwrite:
         return None
     if changes:
-        raise UserError(
-            f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
-            "overwrite=true replaces it, another out=... keeps it"
-        )
-    return run if run is not None and run.status in ("finished", "diverged") else None
+        remedy = "overwrite=true replaces it, another out=... keeps it"
+        if not ended and not _found(folder, replace(settings, resume="inexact"))[1]:
+            remedy = f"resume=inexact resumes it, and the record says so; {remedy}"
+        raise UserError(f"{folder} holds a run with another configuration ({'; '.join(changes)}); {remedy}")
+    return run if ended else None
 
 
 def _found(folder: Path, settings: Settings) -> tuple[RunRecord | None, list[str]]:
@@ -53,7 +56,8 @@ def _found(folder: Path, settings: Settings) -> tuple[RunRecord | None, list[str
         return None, []
     run = recorded(folder)
     identity = _identity(folder) if run is None else run.config
-    changes = [] if identity is None else identity_differences(identity, settings)
+    allowed = INEXACT if settings.resume == "inexact" else ()
+    changes = [] if identity is None else identity_differences(identity, settings, allowed)
     if run is not None and run.status == "finished" and not changes:
         changes = _data_differences(run, settings)
     return run, changes
@@ -74,12 +78,11 @@ def _identity(folder: Path) -> dict[str, Any] | None:
         return read_json(path) if path.exists() else None
 
 
-def identity_differences(identity: Mapping[str, Any], settings: Settings) -> list[str]:
-    """List the differences between an identity and settings, except those that `resume=inexact` allows.
+def identity_differences(identity: Mapping[str, Any], settings: Settings, may_change: Container[str]) -> list[str]:
+    """List the differences between an identity and settings, except in the keys that may change.
 
     Paths of data are left out, since their content is compared.
     """
-    may_change = INEXACT if settings.resume == "inexact" else ()
     now = json.loads(json.dumps(settings.identity))
     sides = (configure.comparable(record.without_paths(config)) for config in (identity, now))
     changes = record.differences(*({"code": {}, **config} for config in sides))
