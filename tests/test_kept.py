@@ -1,4 +1,4 @@
-"""A sweep takes over kept runs of the same configuration, data and task version, and is told what would stop its report."""
+"""A sweep takes over kept runs of equal configuration, data and task version; conflicts are told before its start."""
 
 import shutil
 from dataclasses import replace
