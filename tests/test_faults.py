@@ -54,8 +54,9 @@ PLACES = {
         ("in training", (signal.SIGHUP, signal.SIGHUP), 129),
     ],
 )
-def test_signals(whole, place: str, signals: tuple[int, ...], code: int) -> None:
+def test_signals(whole, place: str, signals: tuple[int, ...], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In training the run finishes its step; elsewhere, and the second time, the process ends. Shells repeat SIGHUP."""
+    monkeypatch.setattr("lra.core.signals.REPEAT_SECONDS", 0.0)
     expected = whole(*TINY)
     ended = command(*TINY, "out=runs", "cache=own", inside=when(*PLACES[place], sending(*signals)))
     assert (ended.code, "Traceback" in ended.err) == (code, False), ended.err

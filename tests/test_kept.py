@@ -18,13 +18,12 @@ from lra.report import Report
 from lra.report.verify import verify
 
 TINY = ("experiment=smoke", "task=listops_short", "train.steps=4", "train.eval_every=2", "train.warmup=1")
-SEED = Path("listops_short/paper/simple/simple/seed1")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     """A results folder that keeps one run."""
-    place = train_in(tmp_path_factory.mktemp("kept"), cache, *TINY, "attention=simple", "out=r")
+    place = train_in(tmp_path_factory.mktemp("kept"), cache, "--multirun", *TINY, "attention=simple", "seed=1", "out=r")
     keep_runs(place / "r", read_runs(place / "r"))
     shutil.rmtree(place / "r" / "listops_short")
     return place / "r"

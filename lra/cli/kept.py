@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from lra.config.cell import ROUNDING
 from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.core.files import digest
@@ -14,7 +15,7 @@ from lra.records.names import RECORD, RUNS
 from lra.records.record import Provenance, RunRecord
 from lra.records.runs import Run, read_runs, unpack
 from lra.runs.build import Job
-from lra.runs.folder import ROUNDING, claimed, identity_differences, prepared
+from lra.runs.folder import claimed, identity_differences, prepared
 from lra.runs.plan import Plan, PlannedCell, PlannedRun
 
 Digests = dict[str, str | None]  # of prepared data, by the digest of a task's options

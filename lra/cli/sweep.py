@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import re
 import signal
 import warnings
 from collections import Counter
@@ -18,6 +17,7 @@ from omegaconf import DictConfig, read_write
 
 from lra.cli import kept
 from lra.cli.command import FAILED
+from lra.config.compose import as_value
 from lra.config.configure import first_line
 from lra.core.console import plural, say
 from lra.core.errors import CONFIG_ERROR, UserError
@@ -130,7 +130,7 @@ def _launch(
         f"sweep.varied=[{','.join(plan.varied)}]",
         f"sweep.jobs={len(runs)}",
         f"sweep.tokens={tokens}",
-        f"out={quoted(plan.out)}",
+        f"out={as_value(str(plan.out))}",
     ]
     if _launcher(config) == "basic":
         _one_by_one(launcher, runs, shared)
@@ -144,11 +144,6 @@ def _launch(
             raise pause
     for result in results:
         _ = result.return_value  # raises what broke the job
-
-
-def quoted(out: Path) -> str:
-    """Return a path as a value of Hydra's command line."""
-    return "'" + re.sub(r"(\\*)'", r"\1\1\'", str(out)) + "'"
 
 
 def _one_by_one(launcher: Launcher, runs: list[PlannedRun], shared: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from lra.config.cell import ROUNDING
 from lra.config.configure import comparable
 from lra.core.errors import UserError, printable
 from lra.core.files import read_yaml
@@ -20,7 +21,6 @@ from lra.report.statistics import not_above
 
 MAJORITY = "majority class"  # the baseline of that name
 MILESTONES = ("50", "90", "99")  # percent of validation accuracy
-ROUNDING = ("micro_batch", "eval_batch")  # keys of `train` that change no more than the rounding, as a machine does
 LARGEST = 1e15  # a perplexity above is treated as infinite
 COLUMN = ["protocol", "selection", "task"]  # identifies a column of a table
 CELL = [*COLUMN, "attention", "variant", "settings"]  # identifies a cell
@@ -246,7 +246,7 @@ def conflict(runs: list[Run], place: str) -> str:
 def _pooled(record: RunRecord) -> dict[str, Any]:
     config = {key: value for key, value in comparable(without_paths(record.config)).items() if key != "seed"}
     if "train" in config:
-        config["train"] = {key: value for key, value in config["train"].items() if key not in ROUNDING}
+        config["train"] = {key: value for key, value in config["train"].items() if f"train.{key}" not in ROUNDING}
     if config.get("init"):  # each seed may start from the weights of its own source
         config["init"] = {key: value for key, value in config["init"].items() if key != "sha256"}
     sources = config.pop("code", {})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lra.config import configure
+from lra.config.cell import ROUNDING
 from lra.config.settings import Settings
 from lra.core.console import Parts, say
 from lra.core.errors import UserError
@@ -27,7 +28,6 @@ if TYPE_CHECKING:  # torch takes seconds to import
     from lra.training.distributed import Gate
 
 LOCK_PATIENCE_SECONDS = 1.0  # a process that looks at the state of a run holds its lock for an instant
-ROUNDING = ("train.micro_batch", "train.eval_batch")  # change no more than the rounding
 INEXACT = ("precision", *ROUNDING)  # may change with resume=inexact
 
 
