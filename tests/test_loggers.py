@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from lra.core.signals import Paused
 from lra.records import record
 from lra.records.names import CONFIG, METRICS
 from lra.runs.folder import run
-from lra.runs.loggers import Loggers, Wandb, loggers_of
+from lra.runs.loggers import Loggers, Wandb, log_finished, loggers_of
 
 FOLDER = Path("runs/listops/paper/simple/simple/seed1")
 SHOWN = {
@@ -334,6 +335,7 @@ def test_a_run_keeps_its_id_sends_what_is_missing_and_is_logged_once(wandb) -> N
     assert perform("logger=wandb") == "finished"
     assert (resumed.calls["init"]["id"], resumed.calls["init"]["resume"]) == (first.calls["init"]["id"], "allow")
     assert [*resumed.logged] == [10, 15, 16]
+    next(Path("runs").rglob("seed1")).joinpath("wandb/run-1").mkdir(parents=True)  # which the stand-in leaves out
     again = wandb()
     assert perform("logger=all") == "skipped"
     with pytest.raises(UserError, match="another configuration"):
@@ -342,3 +344,17 @@ def test_a_run_keeps_its_id_sends_what_is_missing_and_is_logged_once(wandb) -> N
     other = wandb()
     assert perform("logger=wandb", "out=elsewhere", "train.steps=5") == "finished"
     assert other.calls["init"]["id"] != first.calls["init"]["id"]
+
+
+def test_a_finished_run_is_logged_once_for_a_logger_that_did_not_see_it(sweep: Path, tmp_path: Path) -> None:
+    cfg = composed("experiment=smoke", "logger=tensorboard", f"out={tmp_path}")
+    job = job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, []))
+    shutil.copytree(sweep / FOLDER, job.folder, ignore=shutil.ignore_patterns("events*", "wandb"))
+    log_finished(job)
+    written = {*job.folder.glob("events*")}
+    log_finished(job)
+    assert written == {*job.folder.glob("events*")}
+    events = EventAccumulator(str(job.folder)).Reload()
+    steps = [line["step"] for line in lines_of(sweep / FOLDER)]
+    assert [event.step for event in events.Scalars("val/accuracy")] == steps
+    assert events.Scalars("test/accuracy")[0].value == pytest.approx(summary_of(sweep / FOLDER)["test/accuracy"])

@@ -24,10 +24,11 @@ from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.files import holder
 from lra.core.signals import PAUSED, StopFlag
 from lra.records.names import LOCK
-from lra.records.runs import declared
+from lra.records.runs import declared, recorded
 from lra.runs.build import Job, check_attention
 from lra.runs.course import training_tokens
 from lra.runs.folder import outcome
+from lra.runs.loggers import log_finished
 from lra.runs.plan import Plan, PlannedRun, check_data, declare, planned
 
 ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
@@ -87,6 +88,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     _current[:] = [(plan, refused)]
     tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)
     runs = [run for _, runs in to_do for run in runs]
+    _log_finished(plan, {run.folder for run in runs} | {*refused})
     say(f"{plural(sum(len(row.runs) for row in plan.rows), 'run')}, {len(runs)} to train, in {plan.out}")
     broken = ""
     try:
@@ -95,6 +97,15 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     except Exception as error:  # joblib gives up when a worker is killed
         broken = f"{type(error).__name__}: {error}"
     conclude(broken=broken)
+
+
+def _log_finished(plan: Plan, others: set[Path]) -> None:
+    """Write the curves of finished runs that their loggers did not see."""
+    for row in plan.rows:
+        for run in row.runs if row.settings.logger else ():
+            earlier = None if run.folder in others else recorded(run.folder)
+            if earlier is not None and earlier.status == "finished":
+                log_finished(Job(settings=run.settings, system=row.system, cell=row.cell, title=run.title))
 
 
 def _check_reference(plan: Plan) -> None:

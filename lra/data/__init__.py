@@ -170,8 +170,13 @@ class Task(TaskSpec):
     @property
     def best_baseline(self) -> tuple[str, float] | None:
         """Name and test score of the best trivial baseline, None if there is none."""
-        best = min if self.metric == "perplexity" else max
-        return best(self.baselines.items(), key=lambda item: item[1], default=None)
+        return best_baseline(self.baselines, self.metric)
+
+
+def best_baseline(baselines: dict[str, float], metric: str) -> tuple[str, float] | None:
+    """Return name and test score of the best of some baselines, None if there are none."""
+    best = min if metric == "perplexity" else max
+    return best(baselines.items(), key=lambda item: item[1], default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from lra.records.names import CHECKPOINT, CONFIG, ERRORS, LOCK, RECORD
 from lra.records.record import RunRecord, readable
 from lra.records.runs import recorded, state
 from lra.runs.build import Job
-from lra.runs.loggers import Loggers
+from lra.runs.loggers import Loggers, log_finished
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from lra.training.distributed import Gate
@@ -188,6 +188,8 @@ def _done(job: Job) -> str | None:
     if earlier is None:
         return None
     skip_completed(job.title, job.folder, earlier.status)
+    if earlier.status == "finished":
+        log_finished(job)
     return "skipped" if earlier.status == "finished" else earlier.status
 
 

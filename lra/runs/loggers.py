@@ -1,7 +1,8 @@
 """Loggers show the lines of `metrics.jsonl` in other tools while a run trains; no number of a run depends on them.
 
-A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`. A run that resumes starts it anew
-and logs every line again, so that it replaces what an earlier process wrote.
+A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`; `files` is a pattern of what it
+leaves in a run's folder. A run that resumes starts it anew and logs every line again, which replaces what an earlier
+process wrote. A finished run is logged again for loggers that did not see it.
 """
 
 import json
@@ -9,13 +10,15 @@ import math
 import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from lra.config import configure
 from lra.config.settings import Settings
 from lra.core.errors import UserError
 from lra.core.files import digest
 from lra.core.names import shortened
+from lra.data import best_baseline
+from lra.records.runs import read_kept
 from lra.runs.build import Job
 
 TAGS = ("task", "attention", "variant", "protocol")  # of a cell
@@ -24,6 +27,8 @@ TAG_CHARACTERS, NAME_CHARACTERS = 64, 128  # the limits of Weights & Biases
 
 class TensorBoard:
     """Event files in the run's folder: scalars, and a row of the HPARAMS tab."""
+
+    files = "events.out.tfevents.*"
 
     def __init__(self) -> None:
         _require("tensorboard")
@@ -54,6 +59,7 @@ class TensorBoard:
 class Wandb:
     """A run of Weights & Biases, by default offline in the run's folder, for `wandb sync` to send."""
 
+    files: ClassVar = "wandb/*run-*"
     mode: Literal["offline", "online", "shared", "disabled"]
     project: str
     entity: str | None
@@ -118,9 +124,12 @@ class Loggers:
         self._loggers: list[Any] = []  # started ones
         self._step, self._test = 0, {}
 
-    def start(self, lines: list[dict[str, Any]]) -> None:
-        """Start them, and log the lines that `metrics.jsonl` has already."""
+    def start(self, lines: list[dict[str, Any]], new: bool = False) -> None:
+        """Start them, or only those that left no files there, and log the lines that `metrics.jsonl` has already."""
         for logger in [] if self._job is None else loggers_of(self._job.settings):
+            pattern = getattr(logger, "files", None)
+            if new and pattern and any(self._job.folder.glob(pattern)):
+                continue
             logger.start(self._job)
             self._loggers.append(logger)
         for line in lines:
@@ -145,6 +154,17 @@ class Loggers:
     def __exit__(self, *_: object) -> None:
         for logger in self._loggers:
             logger.finish(self._step, self._test)
+
+
+def log_finished(job: Job) -> None:
+    """Log a finished run with those of its loggers that did not see it."""
+    if not job.settings.logger:
+        return
+    run = read_kept(job.folder)
+    with Loggers(job) as loggers:
+        score = run.record.test[run.record.selection].model_dump()
+        loggers.tested(score, best_baseline(run.record.baselines, run.record.metric))
+        loggers.start(run.metrics, new=True)
 
 
 def grouped(line: dict[str, Any]) -> dict[str, float]:
