@@ -1,15 +1,17 @@
 """Impossible values and commands: one line that names the key, or a valid run; never a traceback, never an exit code of
 0 without a result."""
 
+import json
 import os
 import re
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from support import Commands, composed
+from support import Commands, composed, options
 
-from lra.cli import train
+from lra import __main__ as start
+from lra.cli import prepare, train
 from lra.config.configure import dotted, plain
 from lra.config.settings import settings_of
 from lra.core import files
@@ -197,3 +199,23 @@ def test_a_finished_run_is_not_launched_again(cli: Commands, monkeypatch: pytest
     monkeypatch.setattr("lra.report.write_report", lambda out: out / "sweep.json")
     code, _, err = cli(train.main, *SWEEP, "out=runs")
     assert (code, err.count("nothing to do")) == (0, 1)
+
+
+def test_lra_lists_everything_and_names_a_mistyped_command(cli: Commands) -> None:
+    path = Path("lra_options/attention/mine.yaml")
+    path.parent.mkdir(parents=True)
+    path.write_text("# Equal weights (Doe et al. 2021). And more.\n_target_: mine.Mine\n")
+    code, out, err = cli(start.main, "--all")
+    assert (code, err) == (0, "")
+    described = {name: text for name, *text in (line.split(maxsplit=1) for line in out.splitlines() if line)}
+    names = {name for group in ("task", "attention", "experiment") for name in options(group)}
+    assert names <= {name for name, text in described.items() if text}
+    assert described["mine"] == ["Equal weights (Doe et al. 2021)"]
+    code, _, err = cli(start.main, "trian")
+    assert code == 2 and "did you mean 'train'?" in err
+
+
+def test_prepare_prints_json_for_programs(cli: Commands) -> None:
+    code, out, _ = cli(prepare.main, "experiment=smoke", "json=true")
+    assert code == 0
+    assert json.loads(out)["rows"] == {"train": 200, "val": 50, "test": 70}

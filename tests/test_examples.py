@@ -33,7 +33,7 @@ ELSEWHERE = {  # a command that matches is not composed here, for this reason
     r"[A-Z]{3,}|\.\.\.": "has a placeholder",
 }
 OTHER_PROGRAMS = {  # a command that begins so is not of the kind above; what runs it, or why nothing does
-    "lra  ": "tests/test_contents.py",
+    "lra  ": "tests/test_edges.py",
     "bash scripts/test.sh": ".ci/run; with -m gpu it needs an accelerator",
     "bash scripts/docs.sh": ".ci/run",
     "bash scripts/demo.sh": "nox -s slow",

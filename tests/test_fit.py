@@ -2,22 +2,25 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import pairwise, product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from support import TINY_MODEL, model_of, recipe_of, small_recipe, stub_task, train_state
+from support import TINY_MODEL, WITH_KERNELS, model_of, options, recipe_of, small_recipe, stub_task, train_state
 
 from lra.core.errors import UserError
 from lra.runs.course import EndOfTraining, better
+from lra.training import evaluate as evaluating
+from lra.training import fit as fitting
 from lra.training import update as training_update
-from lra.training.batches import batches, cuts, partition_by_cost
+from lra.training.batches import Tokens, batches, cuts, partition_by_cost
 from lra.training.evaluate import evaluate
 from lra.training.fit import Training, fit
 from lra.training.recipe import Recipe
-from lra.training.update import Diverged, accumulate
+from lra.training.update import Diverged, accumulate, update
 
 
 def trained(model, task, recipe: Recipe, **options: object):
@@ -44,6 +47,16 @@ def test_the_peaks_of_table_3() -> None:
     assert text.learning_rate(20_000) == pytest.approx(3.536e-4, rel=2e-4)
     assert matching.learning_rate(15_000) == pytest.approx(4.0825e-4, rel=1e-5)
     assert max(text.learning_rate(step) for step in range(20_001)) == text.learning_rate(8000)
+
+
+def test_a_run_prints_the_highest_rate_that_it_has() -> None:
+    """0.05 / sqrt(500) in `rsqrt`; at the crossing of warm-up and cooldown where a run is too short for both."""
+    whole = small_recipe(steps=1200, warmup=500, lr=0.05, schedule="rsqrt").rate_in_words()
+    assert "AdamW" in whole and "0.00224 at step 500" in whole and "below" not in whole
+    short = small_recipe(steps=300, warmup=50, lr=0.001, schedule="constant", cooldown=500).rate_in_words()
+    assert "0.0005 at step 50, below its peak of 0.001" in short and "cooldown=500" in short
+    rising = small_recipe(steps=10, warmup=8000, lr=0.05, schedule="rsqrt").rate_in_words()
+    assert "6.99e-07 at step 10, below its peak of 0.000559" in rising
 
 
 def rule_of(**options: object) -> EndOfTraining:
@@ -328,6 +341,64 @@ def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
         torch.testing.assert_close(value, seen[name], rtol=0, atol=0, equal_nan=True)
 
 
+def diverging(model: torch.nn.Module, step: int) -> None:
+    """Let the gradient be infinite in this step, and in no other."""
+    redraw, now = model.redraw, []
+    model.redraw = lambda seed, at: now.append(at) or redraw(seed, at)
+    model.head[0].bias.register_hook(lambda gradient: gradient * (torch.inf if now[-1] == step else 1))
+
+
+def test_a_step_that_is_not_finite_moves_nothing_nor_do_those_after_it() -> None:
+    task, recipe = stub_task(), small_recipe(clip_norm=0.5)
+    model = model_for(task)
+    training = Training(model, recipe)
+    diverging(model, 3)
+    kept = []
+    for step in range(6):
+        update(model, training.optimizer, task.train, np.arange(8), recipe, seed=2, step=step, precision="fp32")
+        kept.append({name: value.clone() for name, value in training.tensors().items()})
+    for earlier, later in pairwise(kept[2:]):
+        torch.testing.assert_close(later, earlier, rtol=0, atol=0)
+    assert not torch.equal(kept[1]["model/head.0.weight"], kept[2]["model/head.0.weight"])
+
+
+def history(monkeypatch: pytest.MonkeyPatch, behind: int, poisoned: int | None) -> tuple[list, dict, dict, str]:
+    """The measurements of seven steps and what a checkpoint would hold after each, then at the end; and the error."""
+    monkeypatch.setattr(fitting, "is_asynchronous", lambda _: behind)
+    monkeypatch.setattr(evaluating, "is_asynchronous", lambda _: behind)
+    task, recipe, said = stub_task(), small_recipe(clip_norm=0.5, eval_every=5, compile=False), ""
+    model = model_for(task, "attention=performer", "attention.redraw_every=1", dropout=0.3)
+    training, states, measured = Training(model, recipe), {}, []
+    if poisoned is not None:
+        diverging(model, poisoned)
+
+    def state() -> dict:
+        return {name: value.clone() for name, value in training.tensors().items()} | {"step": training.step}
+
+    def on_step(step: int, loss: float, tokens: Tokens) -> None:
+        if step in (2, 3):  # a checkpoint is due
+            training.look()
+            states[step] = state()
+        assert len(training.updates) <= behind
+
+    try:
+        for now in fit(training, task, recipe, seed=3, precision="fp32", on_step=on_step):
+            measured.append({**asdict(now), "train_seconds": 0, "eval_seconds": 0})
+    except Diverged as error:
+        said = str(error)
+    return measured, states, state(), said
+
+
+@pytest.mark.parametrize("poisoned", [None, 4])
+def test_reading_the_losses_later_changes_nothing(monkeypatch: pytest.MonkeyPatch, poisoned: int | None) -> None:
+    """As on an accelerator: weights, features, the optimiser's state, losses, tokens, and the step that is named."""
+    actual, expected = (history(monkeypatch, number, poisoned) for number in (3, 0))
+    assert (f"step {poisoned} is " in expected[-1]) == (poisoned is not None)
+    assert (actual[0], actual[-1]) == (expected[0], expected[-1])
+    torch.testing.assert_close(actual[1:3], expected[1:3], rtol=0, atol=0)
+    assert poisoned is None or expected[2]["step"] == poisoned
+
+
 def test_the_better_of_two_evaluations() -> None:
     assert better((10.0, 9.0), None, "accuracy")
     assert better((50.0, 9.0), (40.0, 1.0), "accuracy")
@@ -378,6 +449,33 @@ def test_a_gpu_gives_the_losses_of_the_cpu() -> None:
         history = list(trained(model, task, small_recipe(), seed=3, precision="fp32", on_step=lambda *_: None))
         losses.append([now.train_loss for now in history])
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("backend", ["torch", "fla"])
+@pytest.mark.parametrize("name", options("attention"))
+def test_a_gpu_is_not_waited_for(name: str, backend: str) -> None:
+    """PyTorch's own report of a step, after a warm-up step."""
+    if backend == "fla":
+        pytest.importorskip("fla.ops")
+        if name not in WITH_KERNELS:
+            pytest.skip("it has no other kernels")
+    task, recipe = stub_task(), small_recipe(batch_size=5, micro_batch=3, clip_norm=1.0)
+    chosen = [f"attention.backend={backend}"] * (name in WITH_KERNELS)
+    words = ("model.dropout=0.3", "protocol=paper", "model.pooling=mean", f"attention={name}", *chosen)
+    model = model_of(*TINY_MODEL, *words, task=task).cuda()
+    training = Training(model, recipe)
+    for step, mode in enumerate(("default", "error")):
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            started = update(
+                model, training.optimizer, task.train, np.arange(5), recipe, seed=2, step=step, precision="bf16"
+            )
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        started.look()
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
 def test_rates_decay_from_layer_to_layer() -> None:

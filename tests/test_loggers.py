@@ -17,14 +17,14 @@ from support import composed, job_of, strip_times
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from lra.config.cell import cell_of
+from lra.config.cell import Cell, cell_of
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import record
 from lra.records.names import CONFIG, METRICS
 from lra.runs.folder import run
-from lra.runs.loggers import Loggers, loggers_of
+from lra.runs.loggers import Loggers, Wandb, loggers_of
 
 FOLDER = Path("runs/listops/paper/simple/simple/seed1")
 SHOWN = {
@@ -304,6 +304,16 @@ def test_wandb_shows_a_run(wandb) -> None:
     assert stand_in.logged == {line["step"]: shown(line) for line in lines_of(FOLDER)}
     assert stand_in.calls["summary"] == summary_of(FOLDER)
     assert stand_in.calls["finish"] == {"exit_code": 0}
+
+
+def test_wandb_gets_names_that_it_allows(wandb, tmp_path: Path) -> None:
+    stand_in, cell = wandb(), Cell("files-" + 200 * "界", "paper", "simple", "simple", {})
+    job = SimpleNamespace(cell=cell, folder=tmp_path, settings=SimpleNamespace(seed=1, identity={}))
+    Wandb(mode="offline", project="lra", entity=None, tags=["mine"]).start(job)
+    options = stand_in.calls["init"]
+    assert max(map(len, options["tags"])) == 64
+    assert len(options["group"]) == len(options["name"]) == 128
+    assert options["config"]["cell"]["task"] == cell.task
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from support import composed, facts, model_of, options
+from support import composed, facts, model_of, options, settings
 from torch import nn
 
 from lra.attention.softmax import Softmax
@@ -15,7 +15,9 @@ from lra.model.architecture import Architecture
 from lra.model.block import Block, ShortConvolution
 from lra.model.embedding import sinusoids
 from lra.model.heads import pooled
+from lra.model.layers import FeedForward
 from lra.model.model import Model
+from lra.ops.dropout import set_keys
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", "model.dropout=0")
 
@@ -271,3 +273,23 @@ def test_reading_the_first_position_of_a_causal_mixer_is_refused() -> None:
     with pytest.raises(UserError, match="model.pooling=cls"):
         made()
     assert made(pooling="last")
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("over", ["values", "channels"])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_feed_forward_net_is_its_layers_one_after_the_other(activation: str, over: str, training: bool) -> None:
+    """Values and gradients with dropout, twice: a second backward pass finds all that it needs unchanged."""
+    torch.manual_seed(1)
+    changes = {"dim": 5, "dropout": 0.3, "dropout_over": over, "feed_forward_activation": activation}
+    net = FeedForward(Architecture(**{**settings()["model"], **changes}), 11).double().train(training)
+    set_keys(net, seed=2, step=3, rows=[4, 0, 9])
+    x, weights = torch.randn(3, 7, 5, dtype=torch.float64, requires_grad=True), torch.randn(3, 7, 5).double()
+    expected, actual = nn.Sequential.forward(net, x), net(x)
+    assert (actual == 0).any() == training
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-13)
+    inputs = [x, *net.parameters()]
+    gradients = torch.autograd.grad(expected, inputs, weights)
+    for _ in range(2):
+        again = torch.autograd.grad(actual, inputs, weights, retain_graph=True)
+        torch.testing.assert_close(again, gradients, rtol=1e-12, atol=1e-13)

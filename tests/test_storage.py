@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support import facts, place
 
+from lra.cli.prepare import card
 from lra.core.errors import UserError
 from lra.data.cache import MANIFEST, Writer, prepared
 from lra.data.splits import LMWindows, seen
@@ -213,3 +214,23 @@ def test_the_share_of_the_test_that_is_in_train(tmp_path: Path, length: int) -> 
     count = sum(tuple(row) in known for row in words["test"].tolist())
     assert count > 0
     assert seen(task.train, task.test) == 100 * count / 23
+
+
+def test_the_card_of_a_task_by_hand(tmp_path: Path) -> None:
+    """Two train examples are equal; one test example is in train, too."""
+
+    def make(writers: dict[str, Writer], staging: Path) -> dict:
+        a, b, c = np.array([1, 2, 3]), np.array([4] * 11), np.array([5])
+        for label, first, second in ((0, a, b), (1, b, c), (1, a, b)):
+            writers["train"].add(label, first, second)
+        writers["val"].add(0, c, c)
+        writers["test"].add(1, a, b)
+        return {"from": "made up", "licence": "none"}
+
+    text = card(stored(tmp_path, make, documents=2, classes=2))
+    for fact in (
+        "source: made up", "licence: none", "baseline, one: 3.00", "| train | 3 | 40 | 1 / 7 / 7 / 11 | 50.0 % |",
+        "0: 33.3 %, 1: 66.7 %", "test examples in train: 100.00 %", "examples in more than one split: 1",
+        "examples with more than one label: 1",
+    ):  # fmt: skip
+        assert fact in text

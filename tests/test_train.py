@@ -11,14 +11,18 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 from support import Commands, composed, options, strip_times, train_in
 
 from lra.cli import train
 from lra.config.cell import cell_of
+from lra.config.settings import settings_of
 from lra.core import paths
 from lra.records import provenance, record
 from lra.records.names import ERRORS, METRICS
 from lra.records.record import Sweep
+from lra.runs.build import assemble
+from lra.runs.describe import measure_step, saved_tensors
 
 SMOKE = ("experiment=smoke", "out=runs")
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
@@ -198,6 +202,27 @@ def test_described_flops_are_those_of_the_formula(cli: Commands) -> None:
     assert textbook == pytest.approx(32 * 3 * forward, rel=1e-6)
     _, out, _ = cli(train.main, *command)
     assert json.loads(out)["flops_per_step"] < 0.95 * textbook
+
+
+@pytest.mark.parametrize("task", ["matching", "mqar"])
+def test_a_step_is_measured_without_data(task: str) -> None:
+    settings = settings_of(composed("experiment=smoke", f"task={task}", "train.batch_size=7", "train.micro_batch=3"))
+    measured = measure_step(settings, assemble(settings))
+    assert measured["examples"] == 3
+    assert measured["step_seconds"] > 0 and measured["saved_bytes_per_token"] > 4 * settings.model["dim"]
+
+
+def test_saved_tensors_are_those_still_allocated() -> None:
+    """One of two results stays allocated: 7 x 5 numbers; the weight is not counted."""
+    weight = torch.randn(5, requires_grad=True)
+    with saved_tensors([weight]) as saved:
+        first = torch.ones(7, 5) * weight
+        second = torch.ones(11, 5) * weight
+        assert saved() == 4 * (7 + 11) * 5
+        del second
+        assert saved() == 4 * 7 * 5
+        del first
+        assert saved() == 0
 
 
 def test_the_attention_chooses_its_variant_unless_told() -> None:

@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import yaml
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+
+from lra.core.names import data_name, file_name, quoted
 
 SWEEPER = "lra"  # the option of hydra/sweeper whose sweeps are planned
 DECIDING = ("task.", "attention.", "protocol.", "model.", "train.", "init.", "pretrain.")
@@ -30,7 +31,8 @@ class Cell:
         """Relative to the results folder."""
         levels = [self.task, self.protocol, self.attention, self.variant]
         if self.settings:
-            levels.append(",".join(f"{key}={quote(str(value), safe=' []')}" for key, value in self.settings.items()))
+            settings = (f"{key}={quoted(str(value), safe=' []')}" for key, value in self.settings.items())
+            levels.append(file_name(",".join(settings)))
         return Path(*levels)
 
     def __str__(self) -> str:
@@ -45,18 +47,10 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
     task, *others = (str(choices[group]) for group in PLACED[:4])
     for key in sorted(varied):
         settings[key] = choices[key] if key in choices else _named(OmegaConf.select(cfg, key))
-    return Cell("-".join([task, *_own_data(cfg.task)]), *others, settings)
-
-
-def _own_data(task: DictConfig) -> list[str]:
-    """Name of the user's own data, of a task that reads them: `task.name`, or the name of the folder or file."""
-    data = task.get("data")
-    if not isinstance(data, str | DictConfig):  # a wrong type is refused when the task is built
-        return []
-    path = Path(str(task.get("name") or (data if isinstance(data, str) else data.get("train", ""))))
-    if path.name.startswith("train."):
-        path = path.absolute().parent
-    return [quote(path.name.partition(".")[0] or path.resolve().name, safe=" ")]
+    data = cfg.task.get("data")
+    if isinstance(data, str | DictConfig):  # a wrong type is refused when the task is built
+        task = file_name(f"{task}-{quoted(data_name(data, cfg.task.get('name')))}")
+    return Cell(task, *others, settings)
 
 
 def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:

@@ -98,7 +98,7 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
 
 def _rates(recipe: Recipe) -> list[list[float]]:
     """Return [step, learning rate] at the steps where the schedule changes."""
-    turns = {0, 1, recipe.warmup, recipe.steps - (recipe.cooldown or 0), recipe.steps}
+    turns = {0, 1, recipe.warmup, max(0, recipe.steps - (recipe.cooldown or 0)), recipe.steps}
     return [[step, recipe.learning_rate(step)] for step in sorted(turns)]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from lra.config.settings import Generate
@@ -20,7 +19,7 @@ from lra.data import Task, TaskSpec
 from lra.data.splits import seen
 from lra.laws import before_a_run
 from lra.model.model import Model
-from lra.records import checkpoint, record
+from lra.records import checkpoint, record, tensors
 from lra.records.names import COSTS, METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
 from lra.runs.build import Job
 from lra.runs.describe import parameters
@@ -119,7 +118,7 @@ def _tested(trainer: Trainer, began: float) -> dict[str, Any]:
             text = sample(model, task, Generate(**job.settings.generate), job.settings.seed)
             write_atomic(job.folder / SAMPLE, text.encode())
         if trainer.schedule.keep:
-            write_atomic(job.folder / WEIGHTS, save(model.state_dict()))
+            write_atomic(job.folder / WEIGHTS, tensors.encode(model.state_dict()))
             if (task.folder / TOKENIZER).exists():
                 write_atomic(job.folder / TOKENIZER, (task.folder / TOKENIZER).read_bytes())
     return {"test": test, **diagnoses}

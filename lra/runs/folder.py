@@ -3,7 +3,7 @@
 import json
 import multiprocessing
 import traceback
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,15 +37,17 @@ def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
     """
     run = recorded(folder)
     identity = _identity(folder) if run is None else run.config
-    changes = [] if identity is None else identity_differences(identity, settings)
+    allowed = INEXACT if settings.resume == "inexact" else ()
+    changes = [] if identity is None else identity_differences(identity, settings, allowed)
+    ended = run is not None and run.status in ("finished", "diverged")
     if run is not None and run.status == "finished" and not changes:
         changes = _data_differences(run, settings)
     if changes:
-        raise UserError(
-            f"{folder} holds a run with another configuration ({'; '.join(changes)}); "
-            "choose another out=..., or delete that folder"
-        )
-    return run if run is not None and run.status in ("finished", "diverged") else None
+        remedy = "choose another out=..., or delete that folder"
+        if not ended and not identity_differences(identity, settings, INEXACT):
+            remedy = f"resume=inexact resumes it, and the record says so; or {remedy}"
+        raise UserError(f"{folder} holds a run with another configuration ({'; '.join(changes)}); {remedy}")
+    return run if ended else None
 
 
 def _identity(folder: Path) -> dict[str, Any] | None:
@@ -55,12 +57,11 @@ def _identity(folder: Path) -> dict[str, Any] | None:
         return read_json(path) if path.exists() else None
 
 
-def identity_differences(identity: Mapping[str, Any], settings: Settings) -> list[str]:
-    """List the differences between an identity and settings, except those that `resume=inexact` allows.
+def identity_differences(identity: Mapping[str, Any], settings: Settings, may_change: Container[str]) -> list[str]:
+    """List the differences between an identity and settings, except in the keys that may change.
 
     Paths of data are left out, since their content is compared.
     """
-    may_change = INEXACT if settings.resume == "inexact" else ()
     now = json.loads(json.dumps(settings.identity))
     changes = record.differences(*({"code": {}, **record.without_paths(config)} for config in (identity, now)))
     return [

@@ -15,9 +15,11 @@ from lra.config import configure
 from lra.config.settings import Settings
 from lra.core.errors import UserError
 from lra.core.files import digest
+from lra.core.names import shortened
 from lra.runs.build import Job
 
 TAGS = ("task", "attention", "variant", "protocol")  # of a cell
+TAG_CHARACTERS, NAME_CHARACTERS = 64, 128  # the limits of Weights & Biases
 
 
 class TensorBoard:
@@ -73,12 +75,12 @@ class Wandb:
             mode=self.mode,
             project=self.project,
             entity=self.entity,
-            tags=[*dict.fromkeys([*tags.values(), *self.tags])],
+            tags=[*dict.fromkeys(shortened(tag, TAG_CHARACTERS) for tag in [*tags.values(), *self.tags])],
             id=run_id,
             resume="allow",
             reinit="create_new",
-            group=str(job.cell),  # shared by its seeds
-            name=f"{job.cell} seed {job.settings.seed}",
+            group=shortened(str(job.cell), NAME_CHARACTERS),  # shared by its seeds
+            name=shortened(f"{job.cell} seed {job.settings.seed}", NAME_CHARACTERS),
             job_type="train",
             config=config,
             dir=job.folder,

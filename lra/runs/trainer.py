@@ -15,9 +15,10 @@ from lra.core.files import write_atomic
 from lra.core.signals import Paused, StopFlag
 from lra.data import Task
 from lra.records import checkpoint, provenance, record
-from lra.records.names import METRICS
+from lra.records.names import CHECKPOINT, METRICS
 from lra.runs.build import Job
 from lra.runs.course import EndOfTraining, SweepTime, better
+from lra.runs.folder import INEXACT, identity_differences
 from lra.runs.loggers import Loggers
 from lra.training import distributed
 from lra.training.batches import Tokens
@@ -75,14 +76,16 @@ class Trainer:
         self.lines = [{"phase": "pretrain", **line} for line in lines]
 
     def resume(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Resume from a checkpoint. Raises UserError if it is of other data, or of other conditions without
-        `resume=inexact`."""
-        run, folder = state["run"], self.job.folder
+        """Resume from a checkpoint. Raises UserError if it is of another run, of other data, or of other conditions
+        without `resume=inexact`."""
+        run, folder, settings = state["run"], self.job.folder, self.job.settings
+        if others := identity_differences(run["config"], settings, INEXACT):
+            raise UserError(f"{folder / CHECKPOINT} is of another run ({'; '.join(others)}); {checkpoint.REMEDY}")
         changes = record.differences(run["environment"], self.environment)
         conditions = [f"{key}: {old}, then {new}" for key, old, new in changes]
         if run["environment"]["data_sha256"] != self.environment["data_sha256"]:
             raise UserError(f"{folder} was paused on other data ({'; '.join(conditions)}); choose another out=...")
-        if conditions and self.job.settings.resume != "inexact":
+        if conditions and settings.resume != "inexact":
             raise UserError(
                 f"{folder} was paused under other conditions ({'; '.join(conditions)}); resume=inexact resumes it, and "
                 "the record says so"
@@ -114,6 +117,7 @@ class Trainer:
             return
         best = {f"best/{name}": value for name, value in self.best_weights.items()}
         run = {
+            "config": self.job.settings.identity,
             "environment": self.environment,
             **{key: getattr(self, key) for key in STATE},
             "tokens": asdict(self.tokens),
@@ -128,9 +132,7 @@ class Trainer:
         settings, recipe, title = self.job.settings, self.job.system.recipe, self.job.title
         with console.TrainingBar(title, recipe.steps, self.training.step) as bar, stop:
             self._bar, self._stop = bar, stop
-            if recipe.warmup > recipe.steps and not recipe.stop_in_warmup:
-                reached = f"the learning rate only rises, to {recipe.learning_rate(recipe.steps):.3g}"
-                say(f"{title}: warmup={recipe.warmup} is longer than steps={recipe.steps}: {reached}")
+            say(f"{title}: {recipe.rate_in_words()}")
             if self.resumes:
                 say(f"{title}: resumes from step {self.training.step}")
             self.write_metrics()

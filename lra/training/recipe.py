@@ -123,6 +123,16 @@ class Recipe:
         """Learning rate at the end of the warm-up."""
         return self.lr / math.sqrt(self.warmup) if self.schedule == "rsqrt" else self.lr
 
+    def rate_in_words(self) -> str:
+        """Return optimiser, schedule and highest rate, with the reason where the schedule does not reach its peak."""
+        rates = [self.learning_rate(step) for step in range(self.steps + 1)]
+        highest = max(rates)
+        words = f"AdamW, train.schedule={self.schedule}, highest rate {highest:.3g} at step {rates.index(highest)}"
+        if self.warmup + (self.cooldown or 0) <= self.steps or self.stop_in_warmup:
+            return words
+        needed = f"train.warmup={self.warmup}" + (f" + train.cooldown={self.cooldown}" if self.cooldown else "")
+        return f"{words}, below its peak of {self.peak:.3g}: train.steps={self.steps} < {needed}"
+
     def depth_factor(self, name: str, depth: int) -> float:
         """Return the layer-wise factor of the learning rate of a weight (ELECTRA, Clark et al. 2020, appendix B).
 
