@@ -62,8 +62,8 @@ class Data:
         """
         from datasets import DatasetDict
 
-        splits = rows_of(self._task).items()
-        return DatasetDict({NAMES[name]: rows.dataset(self.classes, self.digest) for name, rows in splits})
+        splits = {NAMES[rows.name]: rows for rows in (self.train, self.val, self.test)}  # val may be test
+        return DatasetDict({name: rows.dataset(self.classes, self.digest) for name, rows in splits.items()})
 
     def __repr__(self) -> str:
         return f"data of {self.spec.name}: {', '.join(f'{name} {len(getattr(self, name)):,}' for name in NAMES)}"
