@@ -109,9 +109,8 @@ def test_arrow_has_the_same_rows_and_names_the_classes(words: tuple[str, ...]) -
     data = lra.data(*words)
     found = data.to_datasets()
     assert found.num_rows == {"train": len(data.train), "validation": len(data.val), "test": len(data.test)}
-    for place_, row in enumerate(found["validation"]):
-        expected = data.val[place_]
-        assert all(value == getattr(expected[key], "tolist", lambda: expected[key])() for key, value in row.items())
+    for expected, row in zip(data.val, found["validation"], strict=True):
+        assert row == {key: np.asarray(expected[key]).tolist() for key in row}
     if data.classes:
         assert found["test"].features["label"].names == data.classes
 
