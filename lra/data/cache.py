@@ -5,6 +5,7 @@ which are compared whenever the task is opened. The folder is named after a hash
 """
 
 import hashlib
+import math
 import os
 import shutil
 import sys
@@ -20,7 +21,7 @@ from filelock import FileLock, Timeout
 from lra.core import code
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.core.files import digest, read_json, sha256, write_json
+from lra.core.files import check_access, denied, digest, read_json, sha256, write_json
 from lra.core.paths import __version__
 from lra.data import Place, Split, Task, TaskSpec
 from lra.data.splits import LMWindows, Pictures, PositionLabels, contradictions
@@ -31,6 +32,7 @@ ARRAY = ".bin"  # the end of a file's name
 SPLITS = ("train", "val", "test")
 MAX_CLASSES = 2**16  # also of tokens: 16 bits are stored
 LOCK_TIMEOUT_SECONDS = 3600
+REMEDY = "choose another folder with cache=... or LRA_CACHE"
 
 Splits = dict[str, Split]
 Identity = dict[str, Any]
@@ -68,6 +70,7 @@ def prepared(
     if own := code.fingerprints(make.__module__, baselines.__module__, type(builder).__module__):
         identity = {**identity, "code": own}
     folder = _folder(place, identity)
+    check_access(folder, REMEDY)
     if not _is_current(folder):
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +83,9 @@ def prepared(
         except Timeout:
             raise UserError(f"{folder}: another process has been preparing this task for an hour") from None
         except OSError as error:
-            raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}") from error
+            if isinstance(error, PermissionError) and error.filename:
+                raise denied(Path(error.filename), REMEDY) from error
+            raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}; {REMEDY}") from error
     return _opened(folder, facts)
 
 
@@ -91,7 +96,9 @@ def _is_current(folder: Path) -> bool:
 
 def is_prepared(place: Place, identity: Identity) -> bool:
     """Return True if `prepared` would find the data in the cache."""
-    return (_folder(place, identity) / MANIFEST).exists()
+    folder = _folder(place, identity)
+    check_access(folder, REMEDY)
+    return (folder / MANIFEST).exists()
 
 
 def _folder(place: Place, identity: Identity) -> Path:
@@ -133,7 +140,7 @@ def _build(
             "files": files,
             "source": source,
             **({"inputs": read} if read else {}),
-            "baselines": baselines(mapped),
+            "baselines": _finite(task, baselines(mapped)),
             "doubts": doubts,
             "created_by": f"lra {__version__}",
         }
@@ -146,6 +153,14 @@ def _build(
         for writer in writers.values():
             writer.discard()
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _finite(task: str, values: dict[str, float]) -> dict[str, float]:
+    """Leave out and print the baselines that are NaN or infinite."""
+    for name, value in values.items():
+        if not math.isfinite(value):
+            say(f"{task}: the baseline {name!r} is {value}; it is left out")
+    return {name: float(value) for name, value in values.items() if math.isfinite(value)}
 
 
 def _opened(folder: Path, facts: TaskSpec) -> Task:

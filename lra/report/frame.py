@@ -67,8 +67,8 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
     rule = selection or record.selection
     best = record.validation.get("best")
     score = record.score(rule) if record.status == "finished" else None
-    status = record.status
-    if status == "finished" and (score is None or score > LARGEST):
+    status, tested = record.status, record.test.get(rule)
+    if status == "finished" and (score is None or score > LARGEST or tested.not_finite):
         status, score = (f"without {rule}" if rule not in record.test else "not finite"), None
     return {
         "run": run,

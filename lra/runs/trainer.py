@@ -32,7 +32,8 @@ STATE = ("inexact", "resumes", "pretrain", "seconds", "last", "best", "lines")
 
 def entry(score: Score, step: int) -> dict[str, Any]:
     """Return a score as an entry of records."""
-    return {
+    not_finite = {"not_finite": score.not_finite} if score.not_finite else {}
+    return not_finite | {
         "accuracy": score.accuracy,
         "correct": score.correct,
         "examples": score.examples,
@@ -40,6 +41,12 @@ def entry(score: Score, step: int) -> dict[str, Any]:
         "perplexity": score.perplexity,
         "step": step,
     }
+
+
+def say_if_not_finite(title: str, score: Score) -> None:
+    """Print how many outputs of an evaluation are not finite, if there are any."""
+    if score.not_finite:
+        say(f"{title}: outputs of {score.not_finite} of {score.examples} are NaN or infinite; they count as wrong")
 
 
 class Trainer:
@@ -182,6 +189,7 @@ class Trainer:
         self.seconds["evaluate"] += now.eval_seconds
         self.tokens += now.tokens
         self.last = entry(now.val, now.step)
+        say_if_not_finite(f"{self.job.title}, step {now.step}, validation", now.val)
         best = None if self.best is None else (self.best["accuracy"], self.best["loss"])
         if better((now.val.accuracy, now.val.loss), best, self.task.metric):
             self.best = self.last
