@@ -83,10 +83,16 @@ def test_a_run_leaves_the_record_of_the_contract(once: Commands) -> None:
     assert os.environ["LRA_CACHE"] not in text
 
 
-def test_the_commit_is_that_of_this_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without a checkout it is the version."""
+def test_the_commit_is_that_of_this_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    """Where git refuses, its reason is printed; without a checkout it is the version."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=paths.CHECKOUT, capture_output=True, text=True, check=True)
     assert provenance._commit()["commit"] == head.stdout.strip()
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(paths, "CHECKOUT", tmp_path)
+    assert provenance._commit() == {"commit": None, "dirty": None}
+    assert f"the commit of {tmp_path} is not recorded: fatal: not a git repository" in capfd.readouterr().err
     monkeypatch.setattr(paths, "CHECKOUT", tmp_path / "site-packages")
     assert provenance._commit() == {"commit": f"lra {metadata.version('lra')}, installed", "dirty": None}
 

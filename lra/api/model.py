@@ -44,8 +44,10 @@ class TrainedModel:
     def __init__(self, folder: Path, packages: Sequence[str]) -> None:
         self.record = RunRecord.read(folder / RECORD)
         config = self.record.config
-        if not (folder / WEIGHTS).exists() or self.record.spec is None:
+        if not (folder / WEIGHTS).exists():
             raise UserError(f"{folder}: no {WEIGHTS} there; train the run with checkpoint.keep=true")
+        if self.record.spec is None:
+            raise UserError(f"{folder}: its record lacks `spec`, so it is of an earlier version of lra; train it again")
         self._spec = TaskSpec(**self.record.spec)
         if self._spec.objective != "classify":
             raise UserError(f"{folder}: {self._spec.name} classifies no examples; use the attribute `module`")

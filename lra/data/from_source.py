@@ -28,7 +28,7 @@ from lra.data.cache import SPLITS, Identity, Splits, Writer, is_prepared, prepar
 GENERATED = "generated"  # name of a source that needs no raw data
 STORED = "raw"  # folder of stored digests and counts, beside those of the tasks
 LISTED = 10  # files whose SHA-256 a record lists
-GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`'
+GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`; code from standard input needs workers=1'
 
 Content = dict[str, Any]
 """Facts about the data that decide a task's name besides its options."""
@@ -67,8 +67,9 @@ def stored(place: Place, files: list[Path], what: str, compute: Callable[[], Any
         raise UserError(f"{error.filename}: {error.strerror}") from None
     state = {name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in status.items()}
     memo = place.cache / STORED / f"{digest([what, state])[:16]}.json"
-    if memo.exists():
-        return read_json(memo)
+    with suppress(PermissionError):  # of a colleague's cache, which `prepared` refuses
+        if memo.exists():
+            return read_json(memo)
     value = compute()
     with suppress(UserError):  # a cache folder that is read-only
         write_json(memo, value)

@@ -176,6 +176,12 @@ def _stop_flag(job: Job) -> StopFlag:
 
 
 def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
+    """Train, and write the record of whatever happens; then loggers end."""
+    with Loggers(job) as loggers:
+        return _recorded(job, device, gate, loggers)
+
+
+def _recorded(job: Job, device: str, gate: "Gate", loggers: Loggers) -> str:
     """Train, and write the record of whatever happens."""
     from lra.runs.execute import train_and_test
 
@@ -188,10 +194,9 @@ def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
         task = _prepared(job.system.builder, job.settings)
         data_digest = task.digest
         gate.open()
-        with Loggers(job) as loggers:
-            results = train_and_test(job, task, device, stop, loggers)
-            if results["status"] == "finished":
-                loggers.tested(results["test"][job.system.recipe.selection], task.best_baseline)
+        results = train_and_test(job, task, device, stop, loggers)
+        if results["status"] == "finished":
+            loggers.tested(results["test"][job.system.recipe.selection], task.best_baseline)
     except UserError as error:
         _write_error(job, f"{error}\n")
         raise
@@ -201,7 +206,7 @@ def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
         paused = stop.signalled()  # a signal to the process group also ends a compiler at work, for example
         if paused is None:
             _write_error(job, traceback.format_exc())
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            reason = f"{type(error).__name__}: {configure.first_line(error)}"
             say(f"{job.title}: failed: {reason} (traceback in {job.folder / ERRORS})")
             results = {"status": "failed", "reason": reason}
     if paused is not None:

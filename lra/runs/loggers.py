@@ -1,4 +1,6 @@
-"""Loggers show the lines of `metrics.jsonl` in other tools while a run trains; no number of a run depends on them.
+"""Loggers show the lines of `metrics.jsonl` in other tools while a run trains; nothing of a run depends on them.
+
+A logger that fails is named in one line, and the run and its other loggers go on.
 
 A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`. A run that resumes starts it anew
 and logs every line again, so that it replaces what an earlier process wrote.
@@ -13,6 +15,7 @@ from typing import Any, Literal
 
 from lra.config import configure
 from lra.config.settings import Settings
+from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest
 from lra.core.names import shortened
@@ -111,26 +114,36 @@ def loggers_of(settings: Settings) -> list[Any]:
 
 
 class Loggers:
-    """All loggers of one run; a context manager that finishes them."""
+    """All loggers of one run; a context manager that finishes them, after the record is written."""
 
     def __init__(self, job: Job | None = None) -> None:
         self._job = job
-        self._loggers: list[Any] = []  # started ones
+        self._loggers: list[Any] = []  # that log
+        self._started: list[Any] = []
         self._step, self._test = 0, {}
 
     def start(self, lines: list[dict[str, Any]]) -> None:
         """Start them, and log the lines that `metrics.jsonl` has already."""
-        for logger in [] if self._job is None else loggers_of(self._job.settings):
-            logger.start(self._job)
-            self._loggers.append(logger)
+        made = [] if self._job is None else loggers_of(self._job.settings)
+        self._started = [logger for logger in made if self._called(logger, "start", self._job)]
+        self._loggers = self._started
         for line in lines:
             if "phase" not in line:  # pretraining counts steps of its own
                 self.log(line)
 
     def log(self, line: dict[str, Any]) -> None:
         """Log a line of `metrics.jsonl`."""
-        for logger in self._loggers:
-            logger.log(line["step"], grouped(line))
+        self._loggers = [logger for logger in self._loggers if self._called(logger, "log", line["step"], grouped(line))]
+
+    def _called(self, logger: Any, method: str, *arguments: Any) -> bool:
+        """Call a method of a logger; print its failure and return False if it fails."""
+        try:
+            getattr(logger, method)(*arguments)
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {configure.first_line(error)}"
+            say(f"{self._job.title}: logger {type(logger).__name__}.{method} failed: {reason}; the run goes on")
+            return False
+        return True
 
     def tested(self, score: dict[str, Any], baseline: tuple[str, float] | None) -> None:
         """Keep the test score of the finished run, an entry `test` of its record, and the best trivial baseline."""
@@ -143,8 +156,8 @@ class Loggers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for logger in self._loggers:
-            logger.finish(self._step, self._test)
+        for logger in self._started:
+            self._called(logger, "finish", self._step, self._test)
 
 
 def grouped(line: dict[str, Any]) -> dict[str, float]:
