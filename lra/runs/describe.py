@@ -19,7 +19,7 @@ from lra.data import Split, TaskSpec
 from lra.data.splits import LMWindows, PositionLabels
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
-from lra.runs.build import Job, System
+from lra.runs.build import Job, System, without_memory
 from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
 from lra.runs.initial_weights import draw_model
 from lra.training.batches import predict, read, summed_loss
@@ -38,13 +38,20 @@ def print_facts(job: Job, measured: bool) -> None:
 
 
 def describe(system: System) -> dict[str, Any]:
-    """Return parameters, learning rates [step, rate], tokens and FLOPs of a step."""
+    """Return parameters, learning rates [step, rate], tokens and FLOPs of a step.
+
+    FLOPs are those of `counter`: a loop of elementwise products has next to none, whatever it takes.
+    """
     recipe, facts = system.recipe, system.builder.facts
-    with torch.device("meta"):
+
+    def counted() -> tuple[Model, int]:
         model = system.model(facts).eval()
         tokens = torch.ones(facts.documents, facts.max_len, dtype=torch.long)
-        with counter() as counted:
+        with counter() as flops:
             model(tokens).sum().backward()
+        return model, flops.get_total_flops()
+
+    model, flops = without_memory(counted)
     before = {} if system.pretraining is None else {"pretrain_learning_rate": _rates(system.pretraining.system.recipe)}
     return {
         **parameters(model),
@@ -52,7 +59,7 @@ def describe(system: System) -> dict[str, Any]:
         **before,
         "learning_rate": _rates(recipe),
         "tokens_per_step": recipe.batch_size * facts.documents * facts.max_len,
-        "flops_per_step": counted.get_total_flops() * recipe.batch_size,
+        "flops_per_step": flops * recipe.batch_size,
     }
 
 
