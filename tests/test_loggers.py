@@ -254,6 +254,8 @@ from pathlib import Path
 class Own:
     def __init__(self, *, breaks: str, error: str) -> None:
         self.breaks, self.error = breaks, error
+        if breaks == "init":
+            raise ConnectionError("no network")
 
     def _called(self, method: str) -> None:
         with open("called", "a") as file:
@@ -272,7 +274,13 @@ def test_a_logger_that_fails_decides_nothing(monkeypatch: pytest.MonkeyPatch, ca
     """In any method, with any error: the run finishes, its record is written first, and other loggers end."""
     Path("own_loggers.py").write_text(OWN)
     monkeypatch.syspath_prepend(".")
-    breaks = {"first": ("start", "os"), "second": ("log", "exit"), "third": ("finish", "os"), "fourth": ("never", "os")}
+    breaks = {
+        "first": ("start", "os"),
+        "second": ("log", "exit"),
+        "third": ("finish", "os"),
+        "fourth": ("never", "os"),
+        "fifth": ("init", "os"),
+    }
     words = [
         f"+logger.{name}={{_target_: own_loggers.Own, breaks: {method}, error: {error}}}"
         for name, (method, error) in breaks.items()

@@ -108,9 +108,17 @@ def _require(package: str) -> None:
 
 
 def loggers_of(settings: Settings) -> list[Any]:
-    """Build the loggers of a configuration. Raises UserError if one cannot be built."""
-    nodes = settings.logger.items()
-    return [configure.build(node, f"logger.{name}", settings.packages)() for name, node in nodes]
+    """Build the loggers of a configuration. Raises UserError for a mistake in their options; one fails in a line."""
+    made = []
+    for name, node in settings.logger.items():
+        make = configure.build(node, f"logger.{name}", settings.packages)
+        try:
+            made.append(make())
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            say(f"logger.{name} failed: {type(error).__name__}: {configure.first_line(error)}; the run goes on")
+    return made
 
 
 class Loggers:
