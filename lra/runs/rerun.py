@@ -38,7 +38,7 @@ def rerun(path: Path, current: Settings) -> bool:
         current: places, packages and the device are taken from it; nothing that decides a number.
 
     Returns:
-        False if numbers differ that could be equal.
+        False if numbers differ.
 
     Raises:
         UserError: if the run cannot be read or trained, or was trained there before.
@@ -62,7 +62,7 @@ def rerun(path: Path, current: Settings) -> bool:
     if numbers and noise[0] != noise[1] and (job.settings.model["dropout"] > 0 or job.settings.attention.get("gumbel")):
         verdict = f"noise in training was version {noise[0]}, now {noise[1]}, so its numbers cannot be equal"
         say(f"{path}: {verdict} ({job.folder})", to_stdout=True)
-        return True
+        return False
     say(f"{path}: {'not ' if numbers else ''}equal to the last bit ({job.folder})", to_stdout=True)
     others = _told(record.differences(*({key: each.get(key) for key in CONDITIONS} for each in conditions)))
     for line in [*numbers, *others]:
