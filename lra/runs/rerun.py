@@ -23,9 +23,9 @@ from lra.runs.build import Job, assemble
 from lra.runs.folder import completed_record, run
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # what a run computes
-MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "precision")
+MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "products", "precision")
 CONDITIONS = ("commit", "dirty", "packages", *MACHINE)
-ONCE = {"backend": "torch", "noise": 1}  # of a record without these keys
+ONCE = {"backend": "torch", "noise": 1, "products": "mkl"}  # of a record without these keys
 PROBES = ("attention_std", "score_std", "score_asymmetry", "residual_norm", "gradient_norm")
 ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: times, and what is not reproducible
 
@@ -87,6 +87,7 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
             "train": current.train | _numbers(earlier),
             "init": None,
             "threads": earlier.provenance.threads,
+            "products": (earlier.provenance.model_extra or {}).get("products", ONCE["products"]),
             "device": device if current.device == "auto" else current.device,
             "checkpoint": {**current.checkpoint, "keep": WEIGHTS in earlier.files},
         }
