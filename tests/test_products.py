@@ -15,7 +15,7 @@ from lra.records import checkpoint, record
 
 SETTING = torch.backends.mkldnn.matmul
 LARGE = products.WORTH
-here = pytest.mark.skipif(bool(products._lacks()), reason="oneDNN has no fp32 products here")
+here = pytest.mark.skipif(bool(products.lacks()), reason="oneDNN has no fp32 products here")
 
 
 @here
@@ -55,9 +55,9 @@ def test_large_micro_batches_alone_use_it_and_the_process_keeps_its_setting() ->
 @pytest.fixture
 def facts(monkeypatch: pytest.MonkeyPatch):
     """Replace the facts of the processor; the proof is done anew."""
-    products._lacks.cache_clear()
+    products.lacks.cache_clear()
     yield lambda **changes: monkeypatch.setattr(products, "_cpu", lambda: {"flags": "fma", **changes})
-    products._lacks.cache_clear()
+    products.lacks.cache_clear()
 
 
 @here
@@ -79,7 +79,7 @@ def test_it_is_refused_on_amx_and_where_its_proof_fails(facts, monkeypatch: pyte
     facts(flags="fma amx_tile amx_bf16")
     with pytest.raises(UserError, match="products=onednn: .* found a CPU with AMX"):
         choose("onednn")
-    products._lacks.cache_clear()
+    products.lacks.cache_clear()
     facts()
     monkeypatch.setattr(products, "product_error", lambda: 2e-3)
     with pytest.raises(UserError, match=r"found a relative error of 0\.002"):

@@ -37,10 +37,10 @@ def choose(asked: Literal["auto", "mkl", "onednn"]) -> Library:
     cpu = _cpu()
     if asked == "mkl" or (asked == "auto" and (cpu.get("vendor_id"), cpu.get("cpu family")) != ZEN_5):
         return "mkl"
-    lacks = _lacks()
-    if lacks and asked == "onednn":
-        raise UserError(f"products=onednn: expected fp32 products in fp32 by oneDNN, found {lacks}; use products=mkl")
-    return "mkl" if lacks else "onednn"
+    reason = lacks()
+    if reason and asked == "onednn":
+        raise UserError(f"products=onednn: expected fp32 products in fp32 by oneDNN, found {reason}; use products=mkl")
+    return "mkl" if reason else "onednn"
 
 
 def entry(device: str) -> dict[str, str]:
@@ -81,7 +81,7 @@ def _onednn() -> Iterator[None]:
 
 
 @cache
-def _lacks() -> str:
+def lacks() -> str:
     """Return the reason why oneDNN cannot be used on this CPU; empty if it can."""
     if not torch.backends.mkldnn.is_available():
         return "a PyTorch without oneDNN"
