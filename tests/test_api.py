@@ -49,10 +49,12 @@ def test_importing_it_imports_nothing_slow() -> None:
     assert all(f"'{name}'" in out for name in lra.__all__)
 
 
-def test_two_names_are_packages_as_well() -> None:
+def test_some_names_are_packages_as_well() -> None:
     import lra.attention
+    import lra.data
     import lra.report
 
+    assert lra.data.Split.__name__ == "Split"
     assert lra.attention.Mixer.__name__ == "Mixer"
     assert lra.attention("fnet", width=6, heads=1, max_len=5).name == "fnet"
     assert lra.report.Report is Report

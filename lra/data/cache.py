@@ -1,7 +1,9 @@
 """Cache of prepared tasks: built once under a lock, in a staging folder that is renamed when it is complete.
 
 A prepared task is a folder of flat little-endian arrays and a `manifest.json` with their types, sizes and SHA-256,
-which are compared whenever the task is opened. The folder is named after a hash of its identity.
+which are compared when the task is opened for the first time and after its files have changed. The folder is named
+after a hash of its identity. Digests and counts of files are stored beside the tasks; a stored value holds as long as
+path, inode, size and times of its files are unchanged.
 """
 
 import hashlib
@@ -28,6 +30,7 @@ from lra.data.splits import LMWindows, Pictures, PositionLabels, contradictions
 LAYOUT = 3  # of arrays and manifest; part of the folder's name
 MANIFEST = "manifest.json"
 ARRAY = ".bin"  # the end of a file's name
+STORED = "raw"  # folder of stored digests and counts, beside those of the tasks
 SPLITS = ("train", "val", "test")
 MAX_CLASSES = 2**16  # also of tokens: 16 bits are stored
 LOCK_TIMEOUT_SECONDS = 3600
@@ -81,7 +84,7 @@ def prepared(
             raise UserError(f"{folder}: another process has been preparing this task for an hour") from None
         except OSError as error:
             raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}") from error
-    return _opened(folder, facts)
+    return _opened(place, folder, facts)
 
 
 def _is_current(folder: Path) -> bool:
@@ -148,16 +151,34 @@ def _build(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _opened(folder: Path, facts: TaskSpec) -> Task:
+def stored(place: Place, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:
+    """Return the JSON value `what` of these files; it is computed once until one of them changes."""
+    try:
+        status = {str(path.absolute()): path.stat() for path in files}
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from None
+    state = {name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in status.items()}
+    memo = place.cache / STORED / f"{digest([what, state])[:16]}.json"
+    if memo.exists():
+        return read_json(memo)
+    value = compute()
+    with suppress(UserError):  # a cache folder that is read-only
+        write_json(memo, value)
+    return value
+
+
+def _opened(place: Place, folder: Path, facts: TaskSpec) -> Task:
     """Map a prepared task into memory, and compare every file with the SHA-256 in its manifest."""
     manifest = _manifest(folder)
     expected = {f"{name}{ARRAY}": entry["sha256"] for name, entry in manifest["arrays"].items()} | manifest["files"]
+    paths = [folder / name for name in expected]
+    actual = stored(place, paths, "sha256", lambda: {path.name: sha256(path) for path in paths})
     for name, sha in expected.items():
-        if (actual := sha256(folder / name)) != sha:
-            raise UserError(f"{folder / name}: SHA-256 {actual}, expected {sha}; delete {folder}")
+        if actual[name] != sha:
+            raise UserError(f"{folder / name}: SHA-256 {actual[name]}, expected {sha}; delete {folder}")
     return Task(
         **vars(facts),
-        **_splits(folder, manifest["arrays"], facts),
+        **splits_of(folder, facts),
         baselines=manifest["baselines"],
         digest=manifest["digest"],
         folder=folder,
@@ -170,6 +191,11 @@ def _manifest(folder: Path) -> dict[str, Any]:
         return read_json(folder / MANIFEST)
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / MANIFEST}: damaged: {error}; delete {folder} and prepare again") from None
+
+
+def splits_of(folder: Path, facts: TaskSpec) -> Splits:
+    """Map the arrays of a prepared task without comparing their SHA-256."""
+    return _splits(folder, _manifest(folder)["arrays"], facts)
 
 
 def _splits(folder: Path, entries: dict[str, dict[str, Any]], facts: TaskSpec) -> Splits:
