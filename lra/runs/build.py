@@ -62,7 +62,6 @@ class PretrainingPhase:
 
 def assemble(settings: Settings) -> System:
     """Resolve the task, the attention, the model and the recipe, and check that they fit together."""
-
     from lra.ops.backend import scan_of
 
     with configure.blamed("task", settings.packages):

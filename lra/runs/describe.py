@@ -18,6 +18,7 @@ from lra.core import streams
 from lra.data import Split, TaskSpec
 from lra.data.splits import LMWindows, PositionLabels
 from lra.model.model import Model
+from lra.ops import products
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, System, without_memory
 from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
@@ -70,6 +71,7 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
         saved_bytes_per_token: kept by the forward pass of one example for the backward pass.
         examples: that were timed; a micro-batch, or one example if that is slow.
         step_seconds: of a whole batch, extrapolated from `examples`.
+        hours: of all steps at this length, without evaluations; batches of shorter documents take less.
         peak_memory_bytes: None where the system has no figure.
     """
     recipe, facts, how = system.recipe, system.builder.facts, {"seed": settings.seed, "step": 0}
@@ -93,12 +95,14 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
     del loss
 
     began = time.perf_counter()
-    update(model, optimizer, split, np.arange(examples), recipe, **how, precision=settings.precision).look()
-    seconds = time.perf_counter() - began
+    with products.using(products.choose(settings.products) if device == "cpu" else "mkl"):
+        update(model, optimizer, split, np.arange(examples), recipe, **how, precision=settings.precision).look()
+    seconds = (time.perf_counter() - began) * recipe.batch_size / examples
     return {
         "saved_bytes_per_token": round(saved_bytes / part.tokens.size),
         "examples": examples,
-        "step_seconds": seconds * recipe.batch_size / examples,
+        "step_seconds": seconds,
+        "hours": seconds * recipe.steps / 3600,
         "peak_memory_bytes": memory.read(),
     }
 

@@ -16,7 +16,7 @@ from lra.core.files import explained, hold, read_json, sweep_partials, write_ato
 from lra.core.signals import Paused, StopFlag
 from lra.data import Place, Task, TaskBuilder
 from lra.records import checkpoint, provenance, record
-from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
+from lra.records.names import CHECKPOINT, CONFIG, ERRORS, LOCK, RECORD
 from lra.records.record import RunRecord, readable
 from lra.records.runs import recorded, state
 from lra.runs.build import Job
@@ -147,6 +147,7 @@ def _lead(job: Job, device: str, gate: "Gate") -> str:
 
 def _assist(job: Job, device: str, gate: "Gate") -> str:
     """Train as any other rank."""
+    from lra.ops.products import using
     from lra.runs.execute import train_and_test
     from lra.training import distributed
 
@@ -154,7 +155,8 @@ def _assist(job: Job, device: str, gate: "Gate") -> str:
         if not gate.wait():
             return "skipped"
         task = _prepared(job.system.builder, job.settings)
-        return train_and_test(job, task, device, _stop_flag(job), Loggers())["status"]
+        with using(conditions(job, device).get("products", "mkl")):
+            return train_and_test(job, task, device, _stop_flag(job), Loggers())["status"]
     except distributed.Lost:  # the lost rank prints why
         return "failed"
 
@@ -183,6 +185,7 @@ def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
 
 def _recorded(job: Job, device: str, gate: "Gate", loggers: Loggers) -> str:
     """Train, and write the record of whatever happens."""
+    from lra.ops.products import using
     from lra.runs.execute import train_and_test
 
     started, stop = provenance.now(), _stop_flag(job)
@@ -190,13 +193,14 @@ def _recorded(job: Job, device: str, gate: "Gate", loggers: Loggers) -> str:
     data_digest, backend = None, {}
     paused: Paused | None = None
     try:
-        backend = job.system.backend(device)
+        backend = conditions(job, device)
         task = _prepared(job.system.builder, job.settings)
         data_digest = task.digest
         gate.open()
-        results = train_and_test(job, task, device, stop, loggers)
-        if results["status"] == "finished":
-            loggers.tested(results["test"][job.system.recipe.selection], task.best_baseline)
+        with using(backend.get("products", "mkl")):
+            results = train_and_test(job, task, device, stop, loggers)
+            if results["status"] == "finished":
+                loggers.tested(results["test"][job.system.recipe.selection], task.best_baseline)
     except UserError as error:
         _write_error(job, f"{error}\n")
         raise
@@ -222,6 +226,21 @@ def _recorded(job: Job, device: str, gate: "Gate", loggers: Loggers) -> str:
     if results["status"] == "finished":
         checkpoint.remove(job.folder)
     return results["status"]
+
+
+def conditions(job: Job, device: str) -> dict[str, str]:
+    """Return the backend and the library of products for the record. Raises UserError if one cannot compute here.
+
+    With `products=auto` a paused run keeps its library.
+    """
+    from lra.ops.products import choose
+
+    if device != "cpu":
+        return job.system.backend(device)
+    asked = job.settings.products
+    if asked == "auto" and (job.folder / CHECKPOINT).exists() and (saved := checkpoint.read(job.folder)):
+        asked = saved[1]["run"]["environment"].get("products", "mkl")
+    return {**job.system.backend(device), "products": choose(asked)}
 
 
 def _tidy(job: Job) -> None:

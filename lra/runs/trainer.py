@@ -14,6 +14,7 @@ from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.core.signals import Paused, StopFlag
 from lra.data import Task
+from lra.ops import products
 from lra.records import checkpoint, provenance, record
 from lra.records.names import CHECKPOINT, METRICS
 from lra.runs.build import Job
@@ -61,6 +62,7 @@ class Trainer:
             "processes": distributed.count(),
             "precision": settings.precision,
             **job.system.backend(device),
+            **products.entry(device),
             "micro_batch": job.system.recipe.micro_batch,
             "eval_batch": job.system.recipe.eval_batch,
         }
@@ -88,7 +90,8 @@ class Trainer:
         run, folder, settings = state["run"], self.job.folder, self.job.settings
         if others := identity_differences(run["config"], settings, INEXACT):
             raise UserError(f"{folder / CHECKPOINT} is of another run ({'; '.join(others)}); {checkpoint.REMEDY}")
-        changes = record.differences(run["environment"], self.environment)
+        earlier = {"products": "mkl"} if self.device == "cpu" else {}  # of a checkpoint without this key
+        changes = record.differences(earlier | run["environment"], self.environment)
         conditions = [f"{key}: {old}, then {new}" for key, old, new in changes]
         if run["environment"]["data_sha256"] != self.environment["data_sha256"]:
             raise UserError(f"{folder} was paused on other data ({'; '.join(conditions)}); choose another out=...")

@@ -17,6 +17,7 @@ from lra.data import PADDING, Split, Task
 from lra.data.groups import Group
 from lra.data.tokenise import TOKENIZER, load
 from lra.model.model import Model
+from lra.ops import products
 from lra.ops.device import is_asynchronous
 from lra.training import distributed
 from lra.training.batches import classes_of, counts, cuts, predict, prefetch, read, summed_loss
@@ -90,7 +91,8 @@ def evaluate(
         if number < shared:  # `on_part` may wait for all ranks
             on_part(done, total)
         done += len(part.places)
-        logits, labels = predict(model, part, precision)
+        with products.of_micro_batch(part.tokens.size, model.dim):
+            logits, labels = predict(model, part, precision)
         if keep is not None:
             keep.add(split.predictions(part.places), logits)
         counted.append(counts(logits, labels))

@@ -18,7 +18,7 @@ from lra.config.settings import Precision
 from lra.core.errors import UserError
 from lra.data import Split
 from lra.model.model import Model
-from lra.ops import dropout
+from lra.ops import dropout, products
 from lra.ops.device import AsyncNumbers
 from lra.training import distributed
 from lra.training.batches import MicroBatch, Tokens, micro_batches, predict, summed_loss
@@ -156,9 +156,10 @@ def accumulate(
     total, real, computed = torch.zeros((), dtype=torch.float64, device=device), 0, 0
     for part in micro_batches(model, split, examples, micro_batch, precision) if parts is None else parts:
         dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
-        logits, labels = predict(model, part, precision)
-        loss = summed_loss(logits, labels) / predictions
-        loss.backward()
+        with products.of_micro_batch(part.tokens.size, model.dim):
+            logits, labels = predict(model, part, precision)
+            loss = summed_loss(logits, labels) / predictions
+            loss.backward()
         total += loss.detach()
         real, computed = real + part.real, computed + part.tokens.size
     distributed.add_gradients(model.every_parameter)
