@@ -252,6 +252,9 @@ def test_a_comparison_is_that_of_the_table(results: Results, folder: Path) -> No
 def test_a_margin_of_ones_own_makes_differences_small(results: Results) -> None:
     simple, other = (results.system(name, task="text") for name in ("Simple", "Transformer"))
     assert lra.compare(simple, other, margin=90).word() == "equivalent"
+    for margin in (0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(lra.UserError, match="^margin=.*expected a number of points above 0"):
+            lra.compare(simple, other, margin=margin)
 
 
 def test_what_cannot_be_compared_is_said(results: Results) -> None:

@@ -249,6 +249,52 @@ def test_numbers_that_json_has_not_are_left_out(tmp_path: Path) -> None:
     assert read == {"train/loss": [(1, 2.5), (2, 1.5)], "val/loss": [(3, 0.5)]}
 
 
+OWN = """
+from pathlib import Path
+
+class Own:
+    def __init__(self, *, breaks: str, error: str) -> None:
+        self.breaks, self.error = breaks, error
+        if breaks == "init":
+            raise ConnectionError("no network")
+
+    def _called(self, method: str) -> None:
+        with open("called", "a") as file:
+            file.write(f"{self.breaks} {method} {any(Path('runs').rglob('record.json'))}\\n")
+        if method == self.breaks:
+            raise {"os": ConnectionError(""), "exit": SystemExit(3)}[self.error]
+
+    def start(self, job): self._called("start")
+    def log(self, step, values): self._called("log")
+    def finish(self, step, test): self._called("finish")
+"""
+
+
+@pytest.mark.usefixtures("here")
+def test_a_logger_that_fails_decides_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
+    """In any method, with any error: the run finishes, its record is written first, and other loggers end."""
+    Path("own_loggers.py").write_text(OWN)
+    monkeypatch.syspath_prepend(".")
+    breaks = {
+        "first": ("start", "os"),
+        "second": ("log", "exit"),
+        "third": ("finish", "os"),
+        "fourth": ("never", "os"),
+        "fifth": ("init", "os"),
+    }
+    words = [
+        f"+logger.{name}={{_target_: own_loggers.Own, breaks: {method}, error: {error}}}"
+        for name, (method, error) in breaks.items()
+    ]
+    assert perform(*words, "packages=[own_loggers]") == "finished"
+    lines = [line for line in capfd.readouterr().err.splitlines() if "logger Own." in line]
+    assert [line.split("Own.")[1].split(" ")[0] for line in lines] == ["start", "log", "finish"]
+    calls = Path("called").read_text().splitlines()
+    assert [line.split()[1:] for line in calls if line.startswith("never")][-1] == ["finish", "True"]
+    assert [line for line in calls if line.startswith("log")] == ["log start False", "log log False", "log finish True"]
+    assert [line for line in calls if line.startswith("start")] == ["start start False"]
+
+
 # ---------------------------------------------------------------- a stand-in for wandb
 
 

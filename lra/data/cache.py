@@ -7,6 +7,7 @@ path, inode, size and times of its files are unchanged.
 """
 
 import hashlib
+import math
 import os
 import shutil
 import sys
@@ -22,7 +23,7 @@ from filelock import FileLock, Timeout
 from lra.core import code
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.core.files import digest, read_json, sha256, write_json
+from lra.core.files import check_access, denied, digest, read_json, sha256, write_json
 from lra.core.paths import __version__
 from lra.data import Place, Split, Task, TaskSpec
 from lra.data.splits import LMWindows, Pictures, PositionLabels, contradictions
@@ -34,6 +35,7 @@ STORED = "raw"  # folder of stored digests and counts, beside those of the tasks
 SPLITS = ("train", "val", "test")
 MAX_CLASSES = 2**16  # also of tokens: 16 bits are stored
 LOCK_TIMEOUT_SECONDS = 3600
+REMEDY = "choose another folder with cache=... or LRA_CACHE"
 
 Splits = dict[str, Split]
 Identity = dict[str, Any]
@@ -71,6 +73,7 @@ def prepared(
     if own := code.fingerprints(make.__module__, baselines.__module__, type(builder).__module__):
         identity = {**identity, "code": own}
     folder = _folder(place, identity)
+    check_access(folder, REMEDY)
     if not _is_current(folder):
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +86,9 @@ def prepared(
         except Timeout:
             raise UserError(f"{folder}: another process has been preparing this task for an hour") from None
         except OSError as error:
-            raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}") from error
+            if isinstance(error, PermissionError) and error.filename:
+                raise denied(Path(error.filename), REMEDY) from error
+            raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}; {REMEDY}") from error
     return _opened(place, folder, facts)
 
 
@@ -94,7 +99,9 @@ def _is_current(folder: Path) -> bool:
 
 def is_prepared(place: Place, identity: Identity) -> bool:
     """Return True if `prepared` would find the data in the cache."""
-    return (_folder(place, identity) / MANIFEST).exists()
+    folder = _folder(place, identity)
+    check_access(folder, REMEDY)
+    return (folder / MANIFEST).exists()
 
 
 def _folder(place: Place, identity: Identity) -> Path:
@@ -136,7 +143,7 @@ def _build(
             "files": files,
             "source": source,
             **({"inputs": read} if read else {}),
-            "baselines": baselines(mapped),
+            "baselines": _finite(task, baselines(mapped)),
             "doubts": doubts,
             "created_by": f"lra {__version__}",
         }
@@ -151,6 +158,14 @@ def _build(
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def _finite(task: str, values: dict[str, float]) -> dict[str, float]:
+    """Leave out and print the baselines that are NaN or infinite."""
+    for name, value in values.items():
+        if not math.isfinite(value):
+            say(f"{task}: the baseline {name!r} is {value}; it is left out")
+    return {name: float(value) for name, value in values.items() if math.isfinite(value)}
+
+
 def stored(place: Place, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:
     """Return the JSON value `what` of these files; it is computed once until one of them changes."""
     try:
@@ -159,8 +174,9 @@ def stored(place: Place, files: list[Path], what: str, compute: Callable[[], Any
         raise UserError(f"{error.filename}: {error.strerror}") from None
     state = {name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in status.items()}
     memo = place.cache / STORED / f"{digest([what, state])[:16]}.json"
-    if memo.exists():
-        return read_json(memo)
+    with suppress(PermissionError):  # of a colleague's cache, which `prepared` refuses
+        if memo.exists():
+            return read_json(memo)
     value = compute()
     with suppress(UserError):  # a cache folder that is read-only
         write_json(memo, value)

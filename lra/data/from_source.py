@@ -25,7 +25,7 @@ from lra.data.cache import SPLITS, Identity, Splits, Writer, is_prepared, prepar
 
 GENERATED = "generated"  # name of a source that needs no raw data
 LISTED = 10  # files whose SHA-256 a record lists
-GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`'
+GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`; code from standard input needs workers=1'
 
 Content = dict[str, Any]
 """Facts about the data that decide a task's name besides its options."""

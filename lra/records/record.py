@@ -58,11 +58,15 @@ class Group(_Part):
 
 
 class SplitResult(Group):
-    """A result on the validation or test split: accuracy in percent, loss in nats, the step of the weights."""
+    """A result on the validation or test split: accuracy in percent, loss in nats, the step of the weights.
+
+    `not_finite`: examples with an output that is not finite, which count as wrong.
+    """
 
     accuracy: Percent
     loss: Loss
     perplexity: Loss = None
+    not_finite: Count = 0
     step: Count
 
 

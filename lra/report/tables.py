@@ -126,6 +126,8 @@ def _caveats(row: dict[str, Any], frame: pd.DataFrame) -> Iterator[str]:
         yield "checkpoint selected on the test split"
     if row["pretrained"] or any(record.config.get("init") for record in records):
         yield "starts from pretrained weights"
+    if inexact := sum(bool(record.inexact) for record in records):
+        yield f"{inexact} of {len(records)} seeds resumed under other conditions (resume=inexact)"
     if any(record.full_pattern for record in records):
         yield "attends to every pair of positions at this length, as softmax attention does"
 

@@ -170,6 +170,7 @@ def _lead(job: Job, device: str, gate: "Gate") -> str:
 
 def _assist(job: Job, device: str, gate: "Gate") -> str:
     """Train as any other rank."""
+    from lra.ops.products import using
     from lra.runs.execute import train_and_test
     from lra.training import distributed
 
@@ -177,7 +178,8 @@ def _assist(job: Job, device: str, gate: "Gate") -> str:
         if not gate.wait():
             return "skipped"
         task = prepared(job.system.builder, job.settings)
-        return train_and_test(job, task, device, _stop_flag(job), Loggers())["status"]
+        with using(conditions(job, device).get("products", "mkl")):
+            return train_and_test(job, task, device, _stop_flag(job), Loggers())["status"]
     except distributed.Lost:  # the lost rank prints why
         return "failed"
 
@@ -201,7 +203,14 @@ def _stop_flag(job: Job) -> StopFlag:
 
 
 def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
+    """Train, and write the record of whatever happens; then loggers end."""
+    with Loggers(job) as loggers:
+        return _recorded(job, device, gate, loggers)
+
+
+def _recorded(job: Job, device: str, gate: "Gate", loggers: Loggers) -> str:
     """Train, and write the record of whatever happens."""
+    from lra.ops.products import using
     from lra.runs.execute import train_and_test
 
     started, stop = provenance.now(), _stop_flag(job)
@@ -209,11 +218,11 @@ def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
     data_digest, backend = None, {}
     paused: Paused | None = None
     try:
-        backend = job.system.backend(device)
+        backend = conditions(job, device)
         task = prepared(job.system.builder, job.settings)
         data_digest = task.digest
         gate.open()
-        with Loggers(job) as loggers:
+        with using(backend.get("products", "mkl")):
             results = train_and_test(job, task, device, stop, loggers)
             if results["status"] == "finished":
                 loggers.tested(results["test"][job.system.recipe.selection], task.best_baseline)
@@ -226,7 +235,7 @@ def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
         paused = stop.signalled()  # a signal to the process group also ends a compiler at work, for example
         if paused is None:
             _write_error(job, traceback.format_exc())
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            reason = f"{type(error).__name__}: {configure.first_line(error)}"
             say(f"{job.title}: failed: {reason} (traceback in {job.folder / ERRORS})")
             results = {"status": "failed", "reason": reason}
     if paused is not None:
@@ -242,6 +251,21 @@ def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
     if results["status"] == "finished":
         checkpoint.remove(job.folder)
     return results["status"]
+
+
+def conditions(job: Job, device: str) -> dict[str, str]:
+    """Return the backend and the library of products for the record. Raises UserError if one cannot compute here.
+
+    With `products=auto` a paused run keeps its library.
+    """
+    from lra.ops.products import choose
+
+    if device != "cpu":
+        return job.system.backend(device)
+    asked = job.settings.products
+    if asked == "auto" and (job.folder / CHECKPOINT).exists() and (saved := checkpoint.read(job.folder)):
+        asked = saved[1]["run"]["environment"].get("products", "mkl")
+    return {**job.system.backend(device), "products": choose(asked)}
 
 
 def _tidy(job: Job) -> None:
