@@ -133,7 +133,7 @@ def test_time_limits_pause_and_every_start_advances(whole) -> None:
 
 def test_other_conditions_are_refused_unless_inexact_is_wanted() -> None:
     assert trained(*SIMPLE, "out=runs", fault="step:9:term") == 143
-    for change in ("train.micro_batch=2", "threads=2", "model.depth=2"):
+    for change in ("train.micro_batch=2", "threads=2", "model.depth=2", "products=onednn"):
         assert trained(*SIMPLE, "out=runs", change) == 2, change
     assert trained(*SIMPLE, "out=runs", "model.depth=2", "resume=inexact") == 2
     assert trained(*SIMPLE, "out=runs", "train.micro_batch=2", "resume=inexact") == 0
@@ -151,6 +151,29 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path, kept: int) -> None:
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(UserError, match="checkpoint.safetensors: damaged: "):
         checkpoint.read(tmp_path)
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    """In the header, in the state, in the digest and in tensors, the last byte included."""
+    checkpoint.write(tmp_path, {"model/w": torch.arange(7.0), "model/n": torch.tensor(3)}, {"a": [1.5, None]})
+    path = tmp_path / names.CHECKPOINT
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+        with pytest.raises(UserError, match="damaged: .*; delete it to train from the start"):
+            checkpoint.read(tmp_path)
+
+
+@pytest.mark.parametrize(("change", "difference"), [("seed=2", "seed: 2 there, 1 now"), ("train.lr=0.25", "train.lr")])
+def test_a_checkpoint_of_another_run_is_refused(change: str, difference: str, capfd: pytest.CaptureFixture) -> None:
+    for out, overrides in (("one", ()), ("two", (change,))):
+        assert trained(*SIMPLE, f"out={out}", *overrides, fault="step:9:term") == 143
+    [mine], [theirs] = (list(Path(out).rglob(names.CHECKPOINT)) for out in ("one", "two"))
+    mine.write_bytes(theirs.read_bytes())
+    assert trained(*SIMPLE, "out=one") == 2
+    error = (run_folder("one") / names.ERRORS).read_text()
+    assert f"is of another run ({difference}" in error
+    assert "delete it to train from the start" in error
 
 
 def test_a_forgotten_buffer_is_found(whole, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,19 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from lra.core import files
-from lra.core.signals import ASKING, StopFlag
+from lra.core import files, signals
+from lra.core.signals import StopFlag
 from lra.records.names import LOCK
 
+CODES = {
+    signal.SIGINT: 130,
+    signal.SIGTERM: 143,
+    signal.SIGHUP: 129,
+    signal.SIGUSR1: 138,
+    signal.SIGUSR2: 140,
+    signal.SIGXCPU: 152,
+}
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+
+@pytest.mark.parametrize(("number", "code"), CODES.items())
 def test_a_signal_sets_the_flag_and_handlers_are_restored(number: signal.Signals, code: int) -> None:
-    before = [signal.getsignal(each) for each in ASKING]
+    before = [signal.getsignal(each) for each in CODES]
     with StopFlag() as stop:
         assert stop.pending() is None
         os.kill(os.getpid(), number)
         assert (stop.pending().code, str(stop.signalled())) == (code, number.name)
-    assert [signal.getsignal(each) for each in ASKING] == before
+    assert [signal.getsignal(each) for each in CODES] == before
 
 
 def test_a_signal_that_nohup_ignores_stays_ignored() -> None:
@@ -34,16 +43,37 @@ def test_a_signal_that_nohup_ignores_stays_ignored() -> None:
 @pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)])
 @pytest.mark.parametrize("repeated", [False, True])
 def test_a_second_signal_ends_the_process_unless_a_launcher_repeats_it(numbers: tuple, repeated: bool) -> None:
+    assert _ended(numbers, repeated=repeated, patience=0) == (0 if repeated else -numbers[1])
+
+
+def test_signals_that_are_sent_twice_at_once_are_one() -> None:
+    """As by `timeout`, to the process and to its group."""
+    assert _ended((signal.SIGTERM,) * 3, repeated=False, patience=signals.REPEAT_SECONDS) == 0
+
+
+def test_a_signal_that_another_library_handles_is_left_to_it() -> None:
+    seen = []
+    before = signal.signal(signal.SIGUSR2, lambda *_: seen.append(1))
+    try:
+        with StopFlag() as stop:
+            os.kill(os.getpid(), signal.SIGUSR2)
+            assert (stop.pending(), seen) == (None, [1])
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def _ended(numbers: tuple, *, repeated: bool, patience: float) -> int:
+    """Exit code of a process that gets these signals one after the other, or minus the signal that ended it."""
     child = os.fork()
     if child == 0:
         try:
+            signals.REPEAT_SECONDS = patience
             with StopFlag(repeated=repeated):
                 for number in numbers:
                     os.kill(os.getpid(), number)
         finally:
             os._exit(0)
-    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert ended == (0 if repeated else -numbers[1])
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_a_time_limit_stops_the_command() -> None:

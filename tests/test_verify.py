@@ -7,13 +7,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reports import change, put, softmax
+from reports import change, declare, put, softmax
 from support import Commands
 
 from lra.cli import report, train
 from lra.core.paths import CHECKOUT
 from lra.records import record
-from lra.records.names import KEPT_PREDICTIONS, METRICS, PREDICTIONS, README, RUNS, SEEDS, TABLE, TABLE_TEX
+from lra.records.names import (
+    KEPT_PREDICTIONS,
+    METRICS,
+    PREDICTIONS,
+    README,
+    RUNS,
+    SEEDS,
+    SWEEP,
+    TABLE,
+    TABLE_TEX,
+    WEIGHTS,
+)
 from lra.records.runs import keep_runs, read_runs
 from lra.report import Report
 from lra.report.verify import verify
@@ -60,6 +71,15 @@ def other_answers(folder: Path) -> None:
     change(seed1(folder), files=record.sha256(path.parent, PREDICTIONS))
 
 
+def weights(folder: Path) -> None:
+    """With another byte than at the time of the record."""
+    path = seed1(folder).with_name(WEIGHTS)
+    path.write_bytes(b"weights")
+    change(seed1(folder), files=record.sha256(path.parent, WEIGHTS))
+    assert verify(folder) == (4, [])
+    path.write_bytes(b"weighty")
+
+
 def append(path: Path, data: bytes = b"\n") -> None:
     path.write_bytes(path.read_bytes() + data)
 
@@ -70,6 +90,13 @@ def edited(path: Path, edit: Callable[[dict], object]) -> None:
     line = json.loads(first)
     edit(line)
     path.write_text("\n".join([json.dumps(line), *others]) + "\n")
+
+
+def other_seeds(folder: Path) -> None:
+    declare(folder, {"attention": "simple", "variant": "simple", "seeds": [1, 2]})
+    keep_runs(folder, read_runs(folder))
+    (folder / SWEEP).unlink()
+    edited(folder / RUNS, lambda line: line["sweep"]["cells"][0].update(seeds=[1]))
 
 
 def one_answer(folder: Path) -> None:
@@ -95,6 +122,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: change(seed1(folder), validation={"best": {"accuracy": 38.0}}),
         "validation.best is (38.0, 1.5) at step 50, metrics.jsonl has (37.0, 1.5)",
     ),
+    "the weights": (weights, "the SHA-256 of weights.safetensors does not match"),
     "the steps": (lambda folder: change(seed1(folder), steps=150), "steps is 150, the last evaluation"),
     "the configuration": (lambda folder: change(seed1(folder), config={"seed": 5}), "config_sha256 is not"),
     "a count of a class": (
@@ -125,6 +153,11 @@ KEPT_DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: edited(folder / RUNS, lambda line: line["metrics"].clear()),
         "metrics.jsonl is missing",
     ),
+    "a run twice": (
+        lambda folder: append(folder / RUNS, (folder / RUNS).read_bytes().splitlines()[1]),
+        "line 5: not readable: run 'listops/paper/simple/simple/seed2' is in an earlier line",
+    ),
+    "the declared seeds": (other_seeds, "not readable: its content does not match its SHA-256"),
     "no JSON": (lambda folder: append(folder / RUNS, b"{\n"), "line 5: not readable"),
     "an answer": (one_answer, "the SHA-256 of predictions.npy does not match"),
     "no predictions": (lambda folder: (folder / KEPT_PREDICTIONS).unlink(), "predictions.npy is missing"),
@@ -142,6 +175,10 @@ def test_damage_is_found(request: pytest.FixtureRequest, where: str, damage: str
     _, mismatches = verify(folder)
     assert [line for line in mismatches if expected in line], mismatches
     assert all(len(line) < 500 and "\n" not in line for line in mismatches)
+
+
+def test_a_copy_under_another_name_has_no_mismatch(folder: Path) -> None:
+    assert verify(folder.rename(folder.with_name("backup"))) == (4, [])
 
 
 def test_a_kept_folder_needs_its_page_alone(kept: Path) -> None:

@@ -1,7 +1,9 @@
-"""One stop flag for a run: set by SIGINT, SIGTERM or SIGHUP, or when its time is up.
+"""One stop flag for a run: set by a signal, or when its time is up.
 
-The run finishes its step, saves its state and ends with exit code 130 (SIGINT), 143 (SIGTERM), 129 (SIGHUP) or 75 (time
-limit). A second SIGINT or SIGTERM ends the process at once; the run then resumes from its last checkpoint.
+The run finishes its step, saves its state and ends with exit code 130 (SIGINT), 143 (SIGTERM), 129 (SIGHUP), 128 plus
+the number of another signal that a scheduler sends before a time limit, or 75 (time limit). A second SIGINT, or a
+SIGTERM later than `REPEAT_SECONDS` after the first signal, ends the process at once; the run then resumes from its last
+checkpoint.
 """
 
 import os
@@ -15,7 +17,10 @@ from types import FrameType
 from typing import Any
 
 PAUSED, INTERRUPTED = 75, 130
+ENDING = (signal.SIGINT, signal.SIGTERM)  # at once, the second time; a shell repeats SIGHUP
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # of schedulers, as `sbatch --signal=USR1@300` sends
+REPEAT_SECONDS = 1.0  # `timeout` sends SIGTERM to the process and again to its group
 STARTED = time.monotonic()
 
 
@@ -40,7 +45,9 @@ class Paused(BaseException):
 
 
 class StopFlag:
-    """Context manager that turns the first signal of `ASKING` into a flag, which a training loop reads between steps.
+    """Context manager that turns the first signal into a flag, which a training loop reads between steps.
+
+    It takes the signals of `ASKING`, and those of `WARNINGS` that no other library handles, as submitit does.
 
     Args:
         minutes: limit of the whole command, from its start; None: no limit.
@@ -51,11 +58,13 @@ class StopFlag:
         self._minutes, self._repeated = minutes, repeated
         self._handlers: dict[int, Any] = {}
         self._number: int | None = None
+        self._since = 0.0
 
     def __enter__(self) -> "StopFlag":
         if threading.current_thread() is threading.main_thread():
             ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # by nohup
             numbers = [number for number in ASKING if not (number == signal.SIGHUP and ignored)]
+            numbers += [number for number in WARNINGS if signal.getsignal(number) is signal.SIG_DFL]
             self._handlers = {number: signal.signal(number, self._set) for number in numbers}
         return self
 
@@ -64,12 +73,14 @@ class StopFlag:
             signal.signal(number, handler)
 
     def _set(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
         if self._number is not None:
+            is_echo = number == signal.SIGTERM and now < self._since + REPEAT_SECONDS
+            if number in ENDING and not self._repeated and not is_echo:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
             return
-        self._number = number
-        if not self._repeated:
-            for each in (signal.SIGINT, signal.SIGTERM):  # a shell repeats SIGHUP
-                signal.signal(each, signal.SIG_DFL)
+        self._number, self._since = number, now
         again = "" if self._repeated else "; again: stop now"
         with suppress(OSError):  # after SIGHUP the terminal is gone
             os.write(2, f"\n{signal.Signals(number).name}: stopping after this step{again}\n".encode())

@@ -12,7 +12,7 @@ from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.core.paths import expanded
 from lra.model.architecture import Group, belongs
-from lra.records import record
+from lra.records import record, tensors
 from lra.records.names import WEIGHTS
 
 if TYPE_CHECKING:  # the identity of a finished run needs no torch
@@ -104,17 +104,6 @@ class Checkpoint(Start):
         return read_of_run(self.path)
 
 
-def read(path: Path) -> "dict[str, Tensor]":
-    """Return the tensors of a safetensors file. Raises UserError if it is damaged."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: not a readable safetensors file: {error}") from None
-
-
 def read_of_run(path: Path) -> "dict[str, Tensor]":
     """Return the weights of a run. Raises UserError if its record names another SHA-256."""
     known = path.with_name(record.NAME)
@@ -124,7 +113,7 @@ def read_of_run(path: Path) -> "dict[str, Tensor]":
             raise UserError(
                 f"{path}: its SHA-256 is {digest}, not that in {known}: these are not the weights of that run"
             )
-    return read(path)
+    return tensors.read(path)
 
 
 def _summary(names: Iterable[str]) -> dict[str, int]:

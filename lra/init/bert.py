@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from lra.core.errors import UserError
 from lra.data import hub
 from lra.data.tokenise import TOKENIZER, load, vocabulary_of
-from lra.init import Start, read
+from lra.init import Start
+from lra.records import tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,7 +71,7 @@ class Bert(Start):
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
         self._check_shape(model)
         vocabulary = self._check_vocabulary(task)
-        theirs = {_current(name): value for name, value in read(self.path).items()}
+        theirs = {_current(name): value for name, value in tensors.read(self.path).items()}
         blocks = {}
         for name, value in theirs.items():
             layer = LAYER.fullmatch(name)

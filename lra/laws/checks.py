@@ -6,10 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
 
-from lra.laws.trial import SEED, Broken, Trial, trained, values, where
+from lra.laws.trial import SEED, Broken, Trial, cast, trained, values, where
 from lra.ops.dropout import Keyed
 from lra.ops.mixer import Attention, Mixer
+from lra.records import tensors
 
 SPREADS = (0.0, 10.0)
 REGISTERS = ("_parameters", "_buffers", "_modules")
@@ -44,10 +46,10 @@ def _hidden(value: object) -> str:
 def loaded(trial: Trial) -> None:
     for x in trial.inputs(1):
         source, target = trial.mixer(), trial.mixer(seed=SEED + 1)
-        target.load_state_dict(source.state_dict())
+        target.load_state_dict(tensors.decode(tensors.encode(source.state_dict()))[0])
         if difference := trial.difference(source(x.clone()), target(x.clone())):
             raise Broken(
-                f"after load_state_dict another mixer's outputs differ by {difference:.2g}",
+                f"with the saved weights another mixer's outputs differ by {difference:.2g}",
                 "a tensor that the constructor draws is neither a parameter nor a buffer",
             )
 
@@ -59,7 +61,7 @@ def shape(trial: Trial) -> None:
         for x in trial.inputs(documents):
             for dtype, autocast in ((torch.float64, False), (torch.float32, False), (torch.float32, True)):
                 with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                    trial.mixer().to(dtype).mix(x.to(dtype), None, None)
+                    cast(trial.mixer(), dtype).mix(x.to(dtype), None, None)
 
 
 @torch.no_grad()
@@ -88,7 +90,7 @@ def finite(trial: Trial) -> None:
         raise Broken(f"NaN or infinity in {', '.join(infinite)}", "torch.empty without an initialisation")
     for x in trial.inputs(2):
         for spread in SPREADS:
-            mixer, given = trial.mixer().float(), (spread * x).float()
+            mixer, given = cast(trial.mixer(), torch.float32), (spread * x).float()
             for autocast in (False, True):
                 with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
                     _check_finite(mixer(given.clone()), f"for numbers as large as {given.abs().max():.2g}")
@@ -99,7 +101,8 @@ def finite(trial: Trial) -> None:
 
 def _check_finite(y: Tensor, when: str) -> None:
     if not y.isfinite().all():
-        raise Broken(f"outputs contain NaN or infinity {when}")
+        cause = "a softmax over a row that is -inf everywhere, or a division by zero" if "padding" in when else ""
+        raise Broken(f"outputs contain NaN or infinity {when}", cause)
 
 
 @torch.no_grad()
@@ -220,6 +223,24 @@ def graph(trial: Trial) -> None:
     unread = [part[0] for part in ("query", "key", "value") if f"{part}.weight" in lost]
     if isinstance(mixer, Attention) and unread:
         trial.note = f"attend ignores {' and '.join(unread)}: subclass Mixer, which has no projections"
+
+
+def recomputed(trial: Trial) -> None:
+    """Compare gradients in training, noise included, with those of a call that is computed again for them."""
+    for x in trial.inputs(2):
+        gradients = []
+        for call in (
+            lambda mixer, given: mixer(given),
+            lambda mixer, given: checkpoint(mixer, given, use_reentrant=False),
+        ):
+            mixer, given = trained(trial.mixer(), [0, 1]), x.clone().requires_grad_()
+            wanted = [given, *mixer.parameters()]
+            weighted = call(mixer, given) * values(*x.shape, seed=2)
+            found = torch.autograd.grad(weighted.sum(), wanted, allow_unused=True)
+            gradients.append([gradient for gradient in found if gradient is not None])
+        for once, again in zip(*gradients, strict=True):
+            if difference := trial.difference(once, again):
+                raise Broken(f"gradients differ by {difference:.2g}", "a call that changes an attribute or a buffer")
 
 
 @torch.no_grad()

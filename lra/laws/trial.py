@@ -47,7 +47,7 @@ class Trial:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             mixer = self.make(replace(self.shape, **changes))
-        return mixer.double().eval().requires_grad_()
+        return cast(mixer, torch.float64).eval().requires_grad_()
 
     @cached_property
     def kind(self) -> type[Mixer]:
@@ -82,6 +82,16 @@ def shape_of(model: Mapping[str, Any], max_positions: int) -> Shape:
     sizes = {key: model[key] for key in keys}
     bias = sizes.pop("attention_bias")
     return Shape(**sizes, max_positions=max_positions, bias=bias, causal=False, layer=0, layers=1)
+
+
+def cast(mixer: Mixer, dtype: torch.dtype) -> Mixer:
+    """Convert real weights to a real type and complex ones to the complex type of its precision, in place."""
+    for tensor in (*mixer.parameters(), *mixer.buffers()):
+        if tensor.is_complex():
+            tensor.data = tensor.data.to(dtype.to_complex())
+        elif tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+    return mixer
 
 
 def trained(mixer: Mixer, documents: list[int]) -> Mixer:

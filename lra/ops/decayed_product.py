@@ -62,7 +62,8 @@ class Tiled(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, saved = ctx.saved_tensors[: ctx.inputs], ctx.saved_tensors[ctx.inputs :]
+        tensors = ctx.saved_tensors  # activation checkpointing allows one reading
+        inputs, saved = tensors[: ctx.inputs], tensors[ctx.inputs :]
         lead, chunk = grad.shape[:-2], ctx.chunk
         grads = [torch.empty_like(x) for x in inputs]
         d_state = torch.zeros_like(saved[0][0])

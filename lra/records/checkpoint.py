@@ -1,46 +1,58 @@
-"""The checkpoint of a run: its whole state between two steps, in one safetensors file that is replaced atomically."""
+"""The checkpoint of a run: its whole state between two steps, in one safetensors file that is replaced atomically.
 
-import json
+The file has a SHA-256 of all of its bytes, computed with zeros in the place of the digest.
+"""
+
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
+from lra.records import tensors
 from lra.records.names import CHECKPOINT
 
-if TYPE_CHECKING:  # a finished run needs no torch
+if TYPE_CHECKING:
     from torch import Tensor
 
-STATE = "state"  # key of the JSON values in the file's header
+UNSIGNED = "0" * 64
+REMEDY = "delete it to train from the start"
+EARLIER = ("checkpoint.json", "checkpoint-*.safetensors")  # of lra before 0.1.0
 
 
-def write(folder: Path, tensors: "dict[str, Tensor]", state: dict[str, Any]) -> None:
+def write(folder: Path, values: "dict[str, Tensor]", state: dict[str, Any]) -> None:
     """Replace the checkpoint of a folder. Raises UserError; the earlier checkpoint is intact then.
 
     Args:
         folder: of the run.
-        tensors: by name.
+        values: tensors by name.
         state: JSON values.
     """
-    from safetensors.torch import save
-
-    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomic(folder / CHECKPOINT, save(on_cpu, metadata={STATE: json.dumps(state)}))
+    data = tensors.encode(values, sha256=UNSIGNED, state=state)
+    write_atomic(folder / CHECKPOINT, data.replace(UNSIGNED.encode(), _sha256(data).encode(), 1))
 
 
 def read(folder: Path) -> "tuple[dict[str, Tensor], dict[str, Any]] | None":
     """Return the tensors and the state of a checkpoint, None if there is none. Raises UserError if it is damaged."""
-    from safetensors import SafetensorError, safe_open
-
     path = folder / CHECKPOINT
     if not path.exists():
+        if earlier := sorted(file.name for pattern in EARLIER for file in folder.glob(pattern)):
+            say(f"{folder}: {', '.join(earlier)} of an earlier version cannot be resumed; training starts anew")
         return None
     try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            return tensors, json.loads(file.metadata()[STATE])
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(f"{path}: damaged: {error}; delete it to train from the start") from None
+        data = path.read_bytes()
+        values, notes = tensors.decode(data)
+        digest = notes["sha256"]
+        if digest != _sha256(data.replace(digest.encode(), UNSIGNED.encode(), 1)):
+            raise ValueError("its content does not match its SHA-256")
+        return values, notes["state"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: damaged: {error}; {REMEDY}") from None
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def remove(folder: Path) -> None:

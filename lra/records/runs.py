@@ -29,7 +29,7 @@ from lra.records.names import (
     RUNS,
     SWEEP,
 )
-from lra.records.record import RunRecord, Sweep, readable, signed
+from lra.records.record import RunRecord, Sweep, readable, signed, unsigned
 
 LABELS = "labels/"  # prefix in predictions.npz
 NO_RECORD = "the process ended without a record: it was killed, perhaps for lack of memory"
@@ -68,7 +68,7 @@ def read_runs(folder: Path) -> list[Run]:
     if not folder.exists():
         raise UserError(f"{folder}: no such folder")
     place = folder if folder.is_dir() else folder.parent
-    runs = {run.name: run for run in _kept(place)}
+    runs = _kept(place)
     if folder.is_dir():
         loose = [Path(place) for place, _, names in os.walk(folder, followlinks=True) if RECORD in names]
         runs |= {run.name: run for run in (_loose(path, folder) for path in loose)}
@@ -88,29 +88,31 @@ def _loose(folder: Path, results: Path) -> Run:
     return Run(folder.relative_to(results).as_posix(), record, lines, array)
 
 
-def _kept(folder: Path) -> list[Run]:
-    """Read the runs of `runs.jsonl` and `predictions.npz`, if there are any."""
+def _kept(folder: Path) -> dict[str, Run]:
+    """Read the runs of `runs.jsonl` and `predictions.npz` by name, if there are any."""
     path, answers = folder / RUNS, folder / KEPT_PREDICTIONS
     if not path.exists():
-        return []
+        return {}
     with readable(answers):
         arrays = dict(np.load(answers)) if answers.exists() else {}
-    runs = []
+    runs: dict[str, Run] = {}
     for number, text in enumerate(path.read_bytes().splitlines(), start=1):
         with readable(Path(f"{path}, line {number}")):
             line = json.loads(text)
             if "sweep" in line:
                 continue
             name, record = line["run"], RunRecord.parse(line["record"])
+            if name in runs:
+                raise ValueError(f"run {name!r} is in an earlier line, too; delete one of the lines")
             both = [arrays[name], arrays[f"{LABELS}{record.provenance.data_sha256}"]] if name in arrays else None
-            runs.append(Run(name, record, line["metrics"], None if both is None else np.stack(both)))
+            runs[name] = Run(name, record, line["metrics"], None if both is None else np.stack(both))
     return runs
 
 
 def keep_runs(folder: Path, runs: Iterable[Run]) -> None:
     """Write `runs.jsonl` and `predictions.npz` into a results folder. Raises UserError for a run that has not ended."""
     sweep = declared(folder)
-    lines: list[dict[str, Any]] = [{"sweep": sweep.model_dump()}] if sweep.cells else []
+    lines: list[dict[str, Any]] = [{"sweep": signed(sweep.model_dump())}] if sweep.cells else []
     arrays: dict[str, np.ndarray] = {}
     for run in runs:
         if run.record.status == "paused":
@@ -123,6 +125,16 @@ def keep_runs(folder: Path, runs: Iterable[Run]) -> None:
     write_atomic(folder / KEPT_PREDICTIONS, buffer.getvalue())
     text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
     write_atomic(folder / RUNS, text.encode())
+
+
+def unpack(run: Run, folder: Path) -> None:
+    """Write record, metrics and predictions of a kept run into a folder. Raises UserError."""
+    if run.predictions is not None:
+        buffer = io.BytesIO()
+        np.save(buffer, run.predictions)
+        write_atomic(folder / PREDICTIONS, buffer.getvalue())
+    write_atomic(folder / METRICS, "".join(json.dumps(line) + "\n" for line in run.metrics).encode())
+    run.record.write(folder)
 
 
 def read_kept(path: Path) -> Run:
@@ -145,7 +157,8 @@ def declared(folder: Path) -> Sweep:
     sweep, path = Sweep(), folder / RUNS
     if path.exists():
         with readable(path), path.open("rb") as file:
-            sweep = Sweep.model_validate(json.loads(file.readline()).get("sweep", {}))
+            line = json.loads(file.readline()).get("sweep", {})
+            sweep = Sweep.model_validate(unsigned(line) if "sha256" in line else line)
     for path in sorted(folder.rglob(SWEEP)):
         sweep = sweep.merged(Sweep.read(path), path.parent.relative_to(folder))
     return sweep

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from lra.config.settings import Generate
@@ -20,14 +19,14 @@ from lra.data import Task, TaskSpec
 from lra.data.splits import seen
 from lra.laws import before_a_run
 from lra.model.model import Model
-from lra.records import checkpoint, record
+from lra.records import checkpoint, record, tensors
 from lra.records.names import COSTS, METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
 from lra.runs.build import Job
 from lra.runs.describe import parameters
 from lra.runs.device import PeakMemory, keep_memory, reproducible, threads_at_hand
 from lra.runs.initial_weights import draw_model, load_initial_weights, pretrain
 from lra.runs.loggers import Loggers
-from lra.runs.trainer import Trainer, entry
+from lra.runs.trainer import Trainer, entry, say_if_not_finite
 from lra.training import distributed
 from lra.training.evaluate import Predictions, Score, diagnose, evaluate, packed, sample
 from lra.training.fit import Training
@@ -119,7 +118,7 @@ def _tested(trainer: Trainer, began: float) -> dict[str, Any]:
             text = sample(model, task, Generate(**job.settings.generate), job.settings.seed)
             write_atomic(job.folder / SAMPLE, text.encode())
         if trainer.schedule.keep:
-            write_atomic(job.folder / WEIGHTS, save(model.state_dict()))
+            write_atomic(job.folder / WEIGHTS, tensors.encode(model.state_dict()))
             if (task.folder / TOKENIZER).exists():
                 write_atomic(job.folder / TOKENIZER, (task.folder / TOKENIZER).read_bytes())
     return {"test": test, **diagnoses}
@@ -145,7 +144,9 @@ def evaluate_on_test(
     def tested() -> tuple[Score, Predictions | None]:
         keep = Predictions(len(task.test.labels)) if task.metric == "accuracy" else None
         with Parts(f"{job.title}, test") as bar:
-            return evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, on_part=bar), keep
+            score = evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, on_part=bar)
+        say_if_not_finite(f"{job.title}, test", score)
+        return score, keep
 
     last_weights = {name: value.clone() for name, value in model.state_dict().items()}
     last = best = tested()

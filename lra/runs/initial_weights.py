@@ -10,7 +10,6 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from safetensors.torch import save
 
 from lra.config.cell import Cell
 from lra.core import files, streams
@@ -20,7 +19,8 @@ from lra.core.signals import StopFlag
 from lra.data import Task, TaskSpec
 from lra.init import Checkpoint
 from lra.model.model import Model
-from lra.records import checkpoint, provenance, record
+from lra.ops import products
+from lra.records import checkpoint, provenance, record, tensors
 from lra.records.names import LOCK, METRICS, RECORD, WEIGHTS
 from lra.runs.build import Job, System
 from lra.runs.loggers import Loggers
@@ -69,6 +69,8 @@ def pretrain(
     seed = phase.settings.seed
     inputs = phase.options.task(task, seed)
     conditions = {**provenance.environment(task.digest, device), "processes": distributed.count()}
+    if products.entry(device) == {"products": "onednn"}:  # weights by MKL keep the name they had
+        conditions |= products.entry(device)
     name = digest({**phase.settings.identity, "environment": conditions})
     labels = (job.cell.task, job.cell.protocol, job.cell.attention, job.cell.variant)
     pretraining = Job(
@@ -120,7 +122,8 @@ def _pretrain(
         raise Diverged(f"in its pretraining, {diverged}")
     made = {**trainer.summary(), "digest": name}
     if distributed.is_main():
-        write_atomic(pretraining.folder / WEIGHTS, save(carried(trainer.best_weights, vocab_size)))
+        weights = carried(trainer.best_weights, vocab_size)
+        write_atomic(pretraining.folder / WEIGHTS, tensors.encode(weights))
         identity = pretraining.settings.identity
         record.write(
             pretraining.folder,

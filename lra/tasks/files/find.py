@@ -2,36 +2,34 @@
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from lra.core.errors import UserError
-from lra.core.paths import expanded
+from lra.core.names import HUB, KINDS
 from lra.data import hub
 from lra.data.cache import SPLITS
 from lra.data.from_source import located
-from lra.data.tables import ENDS, KINDS, parts_of
+from lra.data.tables import parts_of
 from lra.tasks import Place
 
-HUB = "hf:"  # before the name of a data set of the hub
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}
 OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json")  # beside the files of `save_to_disk`
 SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)")
 
-Data = str | dict[Literal["train", "val", "test"], str]
+
+def _described(value: Any) -> Any:
+    """Raise ValueError with all forms of `Data` for a list, a null and other splits; pydantic checks the rest."""
+    if value is None or isinstance(value, list) or (isinstance(value, dict) and not value.keys() <= {*SPLITS}):
+        raise ValueError("expected a folder, a file, {train: FILE, val: FILE, test: FILE}, or hf:NAME")
+    return value
+
+
+Data = Annotated[str | dict[str, str], BeforeValidator(_described)]
+"""A folder, a file, a file for each split (train alone is enough), or a data set of the hub."""
 Paths = dict[str, list[Path]]
 """Files of each split that has some."""
-
-
-def stem_of(data: Data) -> str:
-    """Return the name of the folder, of the file without its suffixes, or of the data set."""
-    if isinstance(data, str) and data.startswith(HUB):
-        return Path(data.removeprefix(HUB).partition(":")[0]).name
-    path = expanded(data if isinstance(data, str) else data.get("train", "files"), "task.data").absolute()
-    if path.name == "..":
-        path = path.resolve()
-    end = next((end for end in ENDS if path.name.lower().endswith(end)), "")
-    name = path.name[: len(path.name) - len(end)]
-    return path.parent.name or name if name in STEMS["train"] else name
 
 
 def files_of(data: Data, place: Place) -> Paths:
@@ -66,7 +64,7 @@ def _found(folder: Path, split: str) -> list[Path]:
         stem, kind = parts_of(path)
         shard = SHARD.fullmatch(stem)
         if path.is_dir() and path.name.lower() in STEMS[split]:
-            inside = [file for file in sorted(path.iterdir()) if parts_of(file)[1] and file.name not in OF_DATASETS]
+            inside = [file for file in _visible(path) if parts_of(file)[1] and file.name not in OF_DATASETS]
             found.update({path.name: inside} if inside else {})
         elif kind and stem in STEMS[split]:
             found[path.name] = [path]
@@ -89,12 +87,19 @@ def unread(data: Data, files: Paths, place: Place) -> list[str]:
     if data.startswith(HUB):
         splits = hub.files(place, *data.removeprefix(HUB).split(":", 1))
         return [f"split {split}" for split, paths in splits.items() if paths not in files.values()]
+    folder = located(place, data, "data")
     used = {path for paths in files.values() for path in paths}
-    used |= {path.parent for path in used}
-    others = [path for path in _entries(located(place, data, "data")) if path not in used]
-    return [path.name for path in others if path.name not in OF_DATASETS and not path.name.startswith(".")]
+    inside = {path.parent for path in used} - {folder, folder / "data"}
+    others = [*_entries(folder), *(path for base in sorted(inside) for path in _visible(base))]
+    names = [path.relative_to(folder).as_posix() for path in others if path not in used | inside | {folder / "data"}]
+    return [name for name in names if Path(name).name not in OF_DATASETS]
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Files and folders in a folder and in its folder `data`."""
-    return [path for base in (folder, folder / "data") if base.is_dir() for path in sorted(base.iterdir())]
+    """Files and folders in a folder and in its folder `data`, without hidden ones."""
+    return [path for base in (folder, folder / "data") if base.is_dir() for path in _visible(base)]
+
+
+def _visible(folder: Path) -> list[Path]:
+    """Files and folders in a folder; macOS leaves `._NAME` beside a copied file NAME."""
+    return [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]

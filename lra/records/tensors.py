@@ -1,0 +1,77 @@
+"""Tensors in a safetensors file: shared, strided and complex ones are stored plain and read back as they were.
+
+The metadata of a file has one key, since safetensors keeps several in no order, with a JSON object: `shared`, the name
+of an equal tensor by each further name of it; `complex`, names of tensors stored with a last axis of real and imaginary
+part; and what the writer adds. A file without it has neither.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lra.core.errors import UserError
+
+if TYPE_CHECKING:  # a finished run needs no torch
+    from torch import Tensor
+
+NOTES = "lra"
+
+
+def encode(tensors: "Mapping[str, Tensor]", **notes: Any) -> bytes:
+    """Return a safetensors file. Raises UserError for what it cannot hold, such as sparse tensors.
+
+    Args:
+        tensors: by name.
+        notes: JSON values.
+    """
+    import torch
+    from safetensors.torch import save
+
+    stored: dict[str, Tensor] = {}
+    shared: dict[str, str] = {}
+    names: dict[tuple, str] = {}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_quantized:
+            found = f"a {tensor.layout} tensor" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            raise UserError(f"{name} cannot be saved: expected a dense tensor, found {found}")
+        signs = tensor.dtype, tensor.is_conj(), tensor.is_neg()
+        memory = tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), *signs
+        if tensor.numel() and names.setdefault(memory, name) != name:
+            shared[name] = names[memory]
+            continue
+        plain = tensor.detach().resolve_conj().resolve_neg()
+        plain = torch.view_as_real(plain) if plain.is_complex() else plain
+        stored[name] = plain.cpu().clone(memory_format=torch.contiguous_format)
+    pairs = [name for name in stored if tensors[name].is_complex()]
+    notes = {key: value for key, value in (("shared", shared), ("complex", pairs)) if value} | notes
+    return save(stored, metadata={NOTES: json.dumps(notes)} if notes else None)
+
+
+def decode(data: bytes) -> "tuple[dict[str, Tensor], dict[str, Any]]":
+    """Return the tensors and the notes of a file. Raises ValueError if it is damaged."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        notes = json.loads(_metadata(data).get(NOTES, "{}"))
+        tensors = load(data)
+        for name in notes.get("complex", ()):
+            tensors[name] = torch.view_as_complex(tensors[name])
+        return tensors | {name: tensors[other] for name, other in notes.get("shared", {}).items()}, notes
+    except (SafetensorError, AttributeError, KeyError, TypeError, RuntimeError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """Return the metadata in the header of a file: eight bytes of its length, then JSON."""
+    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+
+
+def read(path: Path) -> "dict[str, Tensor]":
+    """Return the tensors of a file. Raises UserError if it is damaged."""
+    try:
+        return decode(path.read_bytes())[0]
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not a readable safetensors file: {error}") from None

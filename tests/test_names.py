@@ -1,0 +1,64 @@
+"""A data set has one name for its folder, its column and loggers; letters stay, long names end with a digest."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from support import composed
+
+from lra.config.cell import cell_of
+from lra.core.names import data_name, file_name, quoted, shortened
+
+
+def folder(*overrides: str) -> str:
+    cfg = composed("experiment=smoke", "task=files", *overrides)
+    return cell_of(cfg, cfg.hydra, []).folder.parts[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ("reviews.v1.csv", "reviews.v1"),
+        ("deep/reviews.v2.jsonl.gz", "reviews.v2"),
+        ("my.data", "my.data"),
+        ("fruit/train.csv", "fruit"),
+        ("電影.csv", "電影"),
+        ("हिन्दी.tsv", "हिन्दी"),
+        ("cafe\u0301.csv", "caf\u00e9"),
+        ("hf:stanfordnlp/sst2", "sst2"),
+        ("hf:nyu-mll/glue:cola", "glue:cola"),
+    ],
+)
+def test_the_name_of_data_is_that_of_their_folder(data: str, name: str) -> None:
+    assert data_name(data, None) == name
+    assert folder(f"task.data='{data}'") == f"files-{name.replace(':', '%3A')}"
+
+
+def test_a_name_that_is_given_is_kept() -> None:
+    assert folder("task.data=a.csv", "task.name='a/b v1.5'") == "files-a%2Fb v1.5"
+    assert folder("task.data={train: fruit/train.csv}") == "files-fruit"
+
+
+def test_ascii_names_are_quoted_as_urls() -> None:
+    ascii_names = "".join(map(chr, range(128)))
+    assert quoted(ascii_names) == quote(ascii_names, safe=" ")
+    assert quoted("a\u202eb\udc80") == "a%E2%80%AEb%80"
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "界", "🎬"])
+def test_long_names_fit_and_stay_apart(letter: str, tmp_path: Path) -> None:
+    first, second = (file_name(f"{letter * 250}.{number}") for number in (1, 2))
+    assert first != second
+    (tmp_path / first).mkdir()
+    (tmp_path / second).mkdir()
+    assert first.startswith(letter * 50)
+    assert file_name(letter * 60) == letter * 60
+    assert len(shortened(letter * 65, 64)) == 64
+    assert folder(f"task.data='{letter * 62}.csv'").startswith(f"files-{letter * 55}")
+
+
+def test_long_settings_are_one_level_of_a_path(tmp_path: Path) -> None:
+    cfg = composed("experiment=smoke", f"task.name='{'界' * 99}'", "task=files", "task.data=a.csv")
+    levels = cell_of(cfg, cfg.hydra, ["task.name", "task.data"]).folder.parts
+    tmp_path.joinpath(*levels).mkdir(parents=True)
+    assert levels[4].startswith("task.data=a.csv,task.name=界界")
