@@ -65,7 +65,7 @@ class Recipe:
     no_decay: list[Group] | None
     layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
     groups: dict[str, dict[str, Any]] | None
-    compile: bool | None
+    compile: bool
     selection: Literal["last", "best_val", "best_test"]
 
     def __post_init__(self) -> None:

@@ -65,14 +65,6 @@ def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
     return optimizer
 
 
-def compiles(model: Model, recipe: Recipe) -> bool:
-    """Return `train.compile`; if that is null, True on CUDA where a few graphs serve all batches."""
-    if recipe.compile is not None:
-        return recipe.compile
-    few_graphs = model.blocks[0].mixer.one_graph or not model.masks_padding
-    return model.every_parameter[0].device.type == "cuda" and few_graphs
-
-
 def compile_blocks(model: Model) -> None:
     """Compile each block. Noise is then hashed, on a CPU, too."""
     torch._dynamo.config.specialize_float = True  # settings such as eps are constants of a graph
