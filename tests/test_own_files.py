@@ -1,8 +1,10 @@
 """task=files: the same rows are the same task in any format, and errors name file and line."""
 
 import csv
+import gzip
 import json
 import lzma
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from lra.cli import prepare, train
 from lra.config import configure
 from lra.core.errors import UserError
 from lra.data import hub
-from lra.data.tables import Columns, examples
+from lra.data.tables import Columns, examples, ordered
 from lra.data.tokenise import text_of
 from lra.tasks import Task
 from lra.tasks.files import Files
@@ -169,6 +171,150 @@ def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         task_of(tmp_path, "hf:owner/other")
 
 
+def hidden_labels(folder: Path) -> str:
+    """A data set as stanfordnlp/sst2: the labels of test are -1 under the names of classes."""
+    import datasets
+
+    features = datasets.Features({"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=LABELS)})
+    for split, rows in SPLIT.items():
+        labels = [-1 if split == "test" else LABELS.index(row["label"]) for row in rows]
+        table = datasets.Dataset.from_dict({"sentence": [row["text"] for row in rows], "label": labels}, features)
+        table.to_parquet(folder / "data" / f"{split}-00000-of-00001.parquet")
+    return f"hf:{folder}"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_split_with_hidden_labels_is_passed_over(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    task = task_of(tmp_path, hidden_labels(tmp_path / "sst2"), text="sentence", test=0.2)
+    assert task.source["parts of train"] == {"test": 0.2}
+    read = {text for split in ("train", "test") for text in texts(task, split)}
+    assert read == {row["text"] for row in SPLIT["train"]}
+    assert "sst2: test is not read, its labels are hidden" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("mark", "hidden"), [("-1", True), ("", True), ("no", False)])
+def test_labels_are_hidden_if_they_are_unknown_in_train(mark: str, hidden: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "fruit"
+    written(folder / "train.csv", [{"text": f"text {n}", "label": n % 2 - 1} for n in range(30)])
+    written(folder / "test.csv", [{"text": f"text {n}", "label": mark} for n in range(5)])
+    if mark == "no":
+        with pytest.raises(UserError, match=r"test.csv:2: label 'no' of test does not occur in train"):
+            task_of(tmp_path, folder)
+        return
+    task = task_of(tmp_path, folder)
+    assert len(task.test) == (5 if mark == "-1" else 2), "-1 is a class of train"
+
+
+def test_rows_without_a_label_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    task_of(tmp_path, written(tmp_path / "fruit.jsonl", [*ROWS, *({"text": f"{n}", "label": None} for n in range(3))]))
+    assert "fruit: 3 rows of train are not read, they have no label" in capfd.readouterr().err.splitlines()
+
+
+def test_every_arrow_format_is_read(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import feather
+
+    table = pa.Table.from_pylist(ROWS)
+    feather.write_feather(table, tmp_path / "fruit.feather", compression="lz4")
+    digests = set()
+    for name, writer in (("file.arrow", pa.ipc.new_file), ("stream.arrow", pa.ipc.new_stream)):
+        with writer(str(tmp_path / name), table.schema) as file:
+            file.write_table(table, max_chunksize=7)
+    for name in ("file.arrow", "stream.arrow", "fruit.feather"):
+        digests.add(task_of(tmp_path, tmp_path / name).digest)
+    assert digests == {task_of(tmp_path, written(tmp_path / "fruit.jsonl", ROWS)).digest}
+
+
+def test_hidden_files_are_passed_over(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    folder = tmp_path / "fruit"
+    for name in ("train/part-0.csv", "test.csv"):
+        path = written(folder / name, ROWS)
+        path.with_name(f"._{path.name}").write_bytes(b"\x00\x05\x16\x07\xff")
+    (folder / "train" / "notes.txt").touch()
+    assert len(task_of(tmp_path, folder).test) == len(ROWS)
+    assert "fruit: files not read: train/notes.txt" in capfd.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize("name", ["a.json", "A.JSON", "a.json.gz", "a.jsonl"])
+@pytest.mark.parametrize("mark", ["", "\ufeff", "\n  "])
+def test_an_array_is_known_by_its_content(name: str, mark: str, tmp_path: Path) -> None:
+    data = (mark + json.dumps(ROWS, indent=1)).encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    assert len(list(examples(tmp_path / name, Columns(text="text", text2="text2", label="label")))) == len(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("quotes", "content", "first"),
+    [
+        ("none", '"Well" he said\t1\nno\t0\n', '"Well" he said'),
+        ("none", '"a\t1\nb"\t0\n', '"a'),
+        ("doubled", '"a\tb\nc"\t1\nno\t0\n', "a\tb\nc"),
+        ("escaped", '"he said \\"no\\""\t1\nno\t0\n', 'he said "no"'),
+    ],
+)
+def test_quotes_are_read_as_they_are_named(quotes: str, content: str, first: str, tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text(f"text\tlabel\n{content}")
+    columns = Columns(text="text", text2="text2", label="label", quotes=quotes)
+    read = [(example.texts[0], example.label) for example in examples(tmp_path / "x.tsv", columns)]
+    assert read[0] == (first, "1")
+    assert len(read) == 2
+
+
+LOOK_ALIKE = [
+    ("3.1", "3.10"),
+    ("7", "007"),
+    ("mW", "MW"),
+    ("caf\u00e9", "cafe\u0301"),
+    ("a\u200bb", "ab"),
+    ("a b", "a\u00a0b"),
+]
+
+
+@pytest.mark.parametrize("pair", LOOK_ALIKE)
+def test_labels_that_look_alike_are_refused_unless_they_are_exact(pair: tuple[str, str]) -> None:
+    labels = {label: f"x.csv:{line}" for line, label in enumerate(pair, 2)}
+    with pytest.raises(UserError, match=r"^x.csv:3: label .* of an earlier row; .* task.exact_labels=true$"):
+        ordered(labels, exact=False)
+    assert sorted(ordered(labels, exact=True)) == sorted(pair)
+
+
+@pytest.mark.parametrize("pair", [("1093485739202306048", "1093485739202306049"), ("-1", "1"), ("v3.1", "v3.10")])
+def test_labels_that_differ_are_kept(pair: tuple[str, str]) -> None:
+    assert ordered(dict.fromkeys(pair, "x.csv:2"), exact=False) == sorted(pair)
+
+
+def test_more_classes_are_an_option(tmp_path: Path) -> None:
+    path = written(tmp_path / "fruit.csv", [{"text": f"text {n}", "label": f"author {n % 12}"} for n in range(240)])
+    with pytest.raises(UserError, match=r"fruit.csv:13: more than 11 different labels; .* task.max_classes=N"):
+        task_of(tmp_path, path, max_classes=11)
+    assert task_of(tmp_path, path, max_classes=12).classes == 12
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_taken_off_both_ends(side: str, tmp_path: Path) -> None:
+    plain = written(tmp_path / "ids.jsonl", IDS)
+    rows = []
+    for row in IDS:
+        padding = [9] * (300 - len(row["input_ids"]))
+        ids = padding + row["input_ids"] if side == "left" else row["input_ids"] + padding
+        rows.append({"input_ids": ids, "label": row["label"]})
+    padded, options = written(tmp_path / "padded.jsonl", rows), {"text": "input_ids", "tokens": "ids"}
+    assert task_of(tmp_path, padded, **options, padding=9).digest == task_of(tmp_path, plain, **options).digest
+    if side == "left":
+        with pytest.raises(UserError, match=r"^padded: all \d+ inputs of train are equal in their first 200 tokens"):
+            task_of(tmp_path, padded, **options, max_length=200)
+
+
+@pytest.mark.parametrize(
+    "data", [["a.csv", "b.csv"], None, {"validation": "a.csv"}, {"train": "a.csv", "dev": "b.csv"}]
+)
+def test_forms_of_data_are_listed(data: object) -> None:
+    with pytest.raises(
+        UserError, match=r"^task.data=.*: expected a folder, a file, {train: FILE, val: FILE, test: FILE}"
+    ):
+        builder(data)
+
+
 def test_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
     """The same from rows padded with 499 to the longest."""
     plain = task_of(tmp_path, written(tmp_path / "ids.jsonl", IDS), text="input_ids", tokens="ids")
@@ -191,7 +337,33 @@ def test_a_quoted_cell_may_have_line_ends(tmp_path: Path) -> None:
     columns = Columns(text="text", text2="text2", label="label")
     read = list(examples(written(tmp_path / "lines.csv", rows), columns))
     assert [example.texts[0] for example in read] == [row["text"] for row in rows]
-    assert read[1].where == f"{tmp_path}/lines.csv:7"
+    assert read[1].where == f"{tmp_path}/lines.csv:5"
+
+
+@pytest.mark.parametrize("letters", ["好糟天地人書電影音樂山水", "ACGTHKLMNPQR", "ดแกขคงจชซญฎ"])
+def test_letters_decide_where_there_are_no_words(letters: str, tmp_path: Path) -> None:
+    """The first letter is the class; the others, with a comma of the script, are random."""
+    draw = random.Random(3)
+
+    def text(label: int) -> str:
+        return "，".join(letters[label] + "".join(draw.choices(letters[2:], k=9)) for _ in range(3))
+
+    rows = [{"text": text(n % 2), "label": n % 2} for n in range(150)]
+    task = task_of(tmp_path, written(tmp_path / "x.csv", rows))
+    assert task.baselines["bag of letters"] == 100
+    assert "bag of words" not in task.baselines
+
+
+@pytest.mark.parametrize("tokens", ["bytes", "bpe", "ids"])
+def test_baselines_read_what_the_model_reads(tokens: str, tmp_path: Path) -> None:
+    """The last token alone decides; a model that is cut before it has 50 %."""
+    draw = random.Random(5)
+    rows = [{"text": [*draw.choices(range(10, 90), k=80), 1 + n % 2], "label": n % 2} for n in range(200)]
+    if tokens != "ids":
+        rows = [{**row, "text": " ".join(f"w{number:02}" for number in row["text"])} for row in rows]
+    path = written(tmp_path / "x.jsonl", rows)
+    cut, whole = (task_of(tmp_path, path, tokens=tokens, vocabulary=400, max_length=most) for most in (64, 999))
+    assert cut.baselines["bag of words"] < 80 < whole.baselines["bag of words"]
 
 
 def test_pairs_with_and_without_a_header_are_one_task(tmp_path: Path) -> None:
@@ -248,6 +420,21 @@ BAD = {
     "swapped columns": ("x.csv", "text,label\na," + 5_000 * "9" + "\n", "x.csv:2: label has 5,000 characters; is"),
     "one class": ("x.csv", "text,label\na,1\nb,1\n", "x.csv:2: every label is '1', expected at least two different"),
     "another end": ("x.txt", "a", "x.txt: expected a file that ends in .csv, .tsv, .jsonl, .json, .parquet"),
+    "a tab in a quoted cell": ("x.tsv", 'text\tlabel\na\t1\n"b\tc"\t0\n', "x.tsv:3: a quoted cell has a tab"),
+    "rows joined by quote marks": ("x.tsv", 'text\tlabel\na\t1\n"b\t0\nc"\t1\n', "x.tsv:3: a quoted cell has a tab"),
+    "rows of CSV joined": ("x.csv", 'text,label\na,1\nb,0\n"c,0\nd,1\ne",1\n', "x.csv:4: a quoted cell has a tab"),
+    "text that begins with a quotation": ("x.tsv", 'text\tlabel\na\t1\n"b" c\t0\n', "x.tsv:3: not CSV: "),
+    "quote marks of Spark": ("x.csv", 'text,label\na,1\n"b \\"c\\"",0\n', "x.csv:3: not CSV: "),
+    "a blank before a quote mark": ("x.csv", 'label, text\na, "b"\nc, d\n', "x.csv:2: a blank before a quote mark"),
+    "joined files": ("x.csv", "text,label\na,1\nb,0\nText,label\nc,1\n", "x.csv:4: a header; remove this line"),
+    "joined files with marks": ("x.csv", '\ufeff"text",label\na,1\n\ufeff"text",label\nc,0\n', "x.csv:3: a header"),
+    "joined files in another order": ("x.csv", "text,label\na,1\nb,0\nlabel,text\n1,c\n", "x.csv:4: a header"),
+    "a pointer": ("x.csv", "version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "x.csv: a Git LFS pointer"),
+    "a packed pointer": ("x.jsonl.xz", "version https://git-lfs.github.com/spec/v1\n", "x.jsonl.xz: a Git LFS pointer"),
+    "a pointer for Parquet": ("x.parquet", "version https://git-lfs.github.com/spec/v1\n", "x.parquet: a Git LFS"),
+    "a web page": ("x.csv", "<!DOCTYPE html>\n<html>", "x.csv: a web page instead of the data"),
+    "no label at all": ("x.csv", "text,label\na,\nb,\n", "x.csv:2: label is '', expected a text or a whole number"),
+    "nulls alone": ("x.jsonl", '{"text": "a", "label": null}\n', "x.jsonl: no row has a label in label"),
     "no parquet": ("x.parquet", "a", "x.parquet: not readable"),
     "a truncated file": ("x.jsonl.xz", lzma.compress(b'{"text": "a", "label": 1}\n')[:-9], "x.jsonl.xz: not readable"),
 }

@@ -221,7 +221,8 @@ def simple(mixer: Mixer, x: Tensor) -> Tensor:
     q, k, v = heads(mixer, x)
     divisor = mixer.card.formula.removeprefix("Q (Kᵀ V)").removeprefix(" / √")
     number = {"n, n real positions": x.shape[1], "(n Dh), n real positions": 5 * x.shape[1], "": 1}
-    count = int(divisor) if divisor.isdigit() else number[divisor]
+    positions = re.fullmatch(r"L, L = (\d+) positions", divisor)
+    count = int(positions[1]) if positions else number[divisor]
     assert mixer.card.scale in (None, count**-0.5)
     return merge_heads(q @ (k.transpose(-2, -1) @ v) * count**-0.5)
 

@@ -222,6 +222,17 @@ def test_runs_that_differ_in_more_than_a_table_shows_are_refused(tmp_path: Path,
         Report(tmp_path)
 
 
+def test_fitted_baselines_may_differ_between_machines_and_inexact_resumes_are_noted(tmp_path: Path) -> None:
+    """The table has the best of them."""
+    for seed, value in ((1, 76.316), (2, 76.372), (3, 76.328)):
+        path = put(tmp_path, seed, 37.0, baselines={"majority class": 17.05, "bag of words": value})
+        change(path, **({"inexact": ["threads: 1, then 2"]} if seed == 2 else {}))
+    cells = Report(tmp_path).cells
+    assert cells[cells.system == "bag of words"]["mean"].tolist() == [76.372]
+    [caveats] = cells[cells.kind == "system"].caveats
+    assert "1 of 3 seeds resumed under other conditions (resume=inexact)" in caveats
+
+
 def test_a_setting_that_is_swept_may_differ(tmp_path: Path) -> None:
     for scale in ("length", "none"):
         put(tmp_path, 1, 37.0, settings={"protocol.scale": scale}, config={"protocol": {"scale": scale}})

@@ -45,7 +45,7 @@ def labelled(folder: Path, train: int, test: int) -> None:
 
 
 def csv(count: int) -> bytes:
-    return "".join(f'"{1 + row % 4}","title","{words(row)}"\n' for row in range(count)).encode()
+    return "".join(f'"{1 + row % 4}","title","{words(row)}"\n' for row in range(count)).encode() + b"\n"
 
 
 def news_files(folder: Path, train: int) -> None:
@@ -64,7 +64,7 @@ def aan_files(folder: Path) -> None:
 
 
 def aan() -> dict[str, bytes]:
-    row = "{}\t1\t2\t{}\t{}\n"
+    row = "{}\t1\t2\t{}\t{}\n\n"
     return {
         f"new_aan_pairs.{part}.tsv": "".join(row.format(n % 2, words(n), words(n + 1)) for n in range(count)).encode()
         for part, count in SIZES.items()
@@ -76,7 +76,7 @@ def acl(folder: Path) -> None:
     write(folder / "acl_pairs" / "docs.jsonl.xz", lzma.compress(papers.encode()))
     start = 0
     for part, count in SIZES.items():
-        rows = "".join(f"{n % 2}\tP{n}\tP{n + 1}\n" for n in range(start, start + count))
+        rows = "".join(f"{n % 2}\tP{n}\tP{n + 1}\n" for n in range(start, start + count)) + " \n"
         write(folder / "acl_pairs" / f"pairs.{part}.tsv.xz", lzma.compress(rows.encode()))
         start += count
 
@@ -96,7 +96,7 @@ def copies(folder: Path) -> None:
 def listops_files(folder: Path) -> None:
     for split, count in (("train", 23), ("val", 5), ("test", 7)):
         rows = "".join(f"( ( ( [MAX {n % 10} ) 0 ) ] )\t{n % 10}\r\n" for n in range(count))
-        write(folder / f"basic_{split}.tsv", f"Source\tTarget\r\n{rows}".encode())
+        write(folder / f"basic_{split}.tsv", f"Source\tTarget\r\n{rows}\r\n".encode())  # a blank line
 
 
 Example = tuple[str, Callable[[Path], TaskBuilder], Callable[[Path], None]]

@@ -6,8 +6,8 @@ paper leaves open, sums over positions j <= i with the same scale.
 There are two exact forms. The textbook form projects to q, k, v. The Gram form does not: K^T V of a head is
 W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D for any number of heads, and
 the output projection is folded into the small matrix. X^T X is computed about the mean of X, so that a vector shared by
-all positions costs no precision. Under autocast the factors of these two products are bf16; everything small, K^T V
-included, stays in fp32 or higher. `lra.ops.gram` has the products.
+all positions costs no precision. Under autocast the factors of these two products are bf16, on a CPU also those of the
+two D x D x D products of a document; the state K^T V stays in fp32 or higher. `lra.ops.gram` has the products.
 
 Source:
     Yorsh et al. 2022, SimpleTRON, section 3.
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from lra.attention import Attention, Card, Shape, merge_heads, split_heads, without_padding
 from lra.core.errors import UserError
 from lra.ops.device import autocast_dtype, full_precision
-from lra.ops.gram import Moments, Product, ProductByHead
+from lra.ops.gram import Moments, product
 from lra.ops.packing import Packed
 from lra.ops.scan import causal_product
 
@@ -72,7 +72,11 @@ class Simple(Attention):
         if shape.causal and form == "gram":
             raise UserError("attention.form=gram: causal SimpleAttention has a state for every position; use auto")
         self.drop_state = dropout_on == "state"
-        texts = {"length": " / √{}", "valid": " / √n, n real positions", "valid_head": " / √(n Dh), n real positions"}
+        texts = {
+            "length": " / √L, L = {} positions",
+            "valid": " / √n, n real positions",
+            "valid_head": " / √(n Dh), n real positions",
+        }
         formula = self.card.formula.format(scale=texts.get(scale, "").format(shape.max_positions))
         number = {"length": shape.max_positions**-0.5, "none": 1.0}.get(scale)
         self.card = replace(self.card, formula=formula, scale=number)
@@ -127,9 +131,9 @@ class Simple(Attention):
             query = split_heads(self.query(x.to(self.query.weight)), self.shape.heads)
             y = merge_heads(query @ state)
             return (self.out(y) if self.drop_state else y).to(x.dtype)
-        weight, bias = self._fold(state)
+        weight, bias = self._fold(state, x.dtype)
         if self.shape.out_proj and self.drop_state:
-            weight, bias = Product.apply(self.out.weight, weight), self.out(bias)
+            weight, bias = product(self.out.weight, weight, x.dtype), self.out(bias)
         weight = weight.unflatten(1, (len(x), -1)).permute(1, 2, 0)  # [B, D, outputs]
         return torch.baddbmm(bias.to(x.dtype), x, weight.to(x.dtype))
 
@@ -143,20 +147,20 @@ class Simple(Attention):
         With x_j = m + d_j, m the mean, it is W_k (sum_j d_j d_j^T) W_v^T + L (W_k m + b_k) (W_v m + b_v)^T.
         """
         mean, spread = Moments.apply(x, key_mask)
-        products = Product.apply(self.key.weight, spread.flatten(0, 1).T)
+        products = product(self.key.weight, spread.flatten(0, 1).T, x.dtype)
         heads, width = self.shape.heads, self.shape.head_dim
         value = self._heads(self.value.weight).transpose(1, 2)
-        state = ProductByHead.apply(products.view(heads, width * len(x), -1), value)  # [H, Dh B, Dh]
+        state = product(products.view(heads, width * len(x), -1), value, x.dtype)  # [H, Dh B, Dh]
         count = x.shape[1] if key_mask is None else key_mask.sum(dim=1)
         keys = self._heads(project_mean(self.key, mean))  # [H, Dh, B]
         values = self._heads(project_mean(self.value, mean) * count).transpose(1, 2)
         state = torch.addcmul(state.view(heads, width, len(x), width), keys.unsqueeze(3), values.unsqueeze(1))
         return state.permute(2, 0, 1, 3) * self._factor(x.shape[1], key_mask, state.dtype)
 
-    def _fold(self, state: Tensor) -> tuple[Tensor, Tensor]:
+    def _fold(self, state: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Query projection followed by the state: weight [H Dh, B D] and bias [B, 1, H Dh]."""
         query, rows = self._heads(self.query.weight), state.permute(1, 3, 0, 2).flatten(1, 2)  # [H, Dh B, Dh]
-        weight = ProductByHead.apply(rows, query).view(self.shape.qkv_dim, -1)
+        weight = product(rows, query, dtype).view(self.shape.qkv_dim, -1)
         if not self.shape.bias:
             return weight, query.new_zeros(len(state), 1, self.shape.qkv_dim)
         bias = (rows * self._heads(self.query.bias).unsqueeze(1)).sum(dim=2)  # [H, Dh B]

@@ -57,7 +57,7 @@ def examine(
     trial = Trial(make, shape, lengths=tuple(sorted(settings.lengths)))
     with configure.blamed("attention", settings.packages):
         mixer = make(shape)
-    tell(f"{name}: {type(mixer).__name__}, in documents of {shape.dim} numbers a position, {shape.heads} heads")
+    tell(f"{name}: {type(mixer).__name__}, width {shape.dim}, {shape.heads} heads")
     findings = []
     for finding in laws.findings(trial):
         tell("\n".join(_lines(finding)))
@@ -68,7 +68,7 @@ def examine(
     if unchecked := len(laws.LAWS) - len(findings):
         tell(f"broken: {broken[-1]}; {plural(unchecked, 'law')} not checked until it is mended")
     else:
-        tell(f"broken: {', '.join(broken)}" if broken else "all laws are kept")
+        tell(f"broken: {', '.join(broken)}" if broken else "all checks passed")
     return findings
 
 

@@ -1,5 +1,6 @@
 """Readers of raw data: lines and rows of plain or compressed files. Errors name file and line."""
 
+import codecs
 import gzip
 import lzma
 import zlib
@@ -11,12 +12,24 @@ from typing import IO, Any
 from lra.core.errors import UserError
 from lra.core.files import parse_json
 
+BEGINNING = 1_024  # bytes that show whether a file is one JSON array
+PLACEHOLDERS = {
+    b"version https://git-lfs": "a Git LFS pointer instead of the data; fetch them with `git lfs pull`",
+    b"/annex/objects/": "a git-annex pointer instead of the data; fetch them with `git annex get`",
+    b"<!doctype html": "a web page instead of the data; fetch the raw file",
+}
+
 
 @contextmanager
 def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO]:
     """Open a file, plain or compressed (.xz, .gz); an error of reading becomes a UserError with the path."""
     kinds: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
     try:
+        with open(path, "rb") as file:
+            start = file.read(32).lower()
+        for beginning, found in PLACEHOLDERS.items():
+            if start.startswith(beginning):
+                raise UserError(f"{path}: {found}")
         with kinds.get(path.suffix.lower(), open)(path, mode, **options) as file:
             yield file
     except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError) as error:
@@ -30,10 +43,11 @@ def contents(path: Path) -> bytes:
 
 
 def lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield (`path:line number`, line without line end) of a file, plain or compressed."""
+    """Yield (`path:line number`, line without line end) of a file, plain or compressed, without blank lines."""
     with opened(path) as file:
         for number, line in enumerate(file, start=1):
-            yield f"{path}:{number}", line.rstrip(b"\r\n")
+            if line.strip(b" \r\n"):
+                yield f"{path}:{number}", line.rstrip(b"\r\n")
 
 
 def checked_text(where: str, text: str) -> str:
@@ -49,13 +63,11 @@ def checked_text(where: str, text: str) -> str:
 
 def count(path: Path) -> int:
     """Number of lines of a file that are not blank."""
-    return sum(1 for _, line in lines(path) if line.strip())
+    return sum(1 for _ in lines(path))
 
 
 def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where, row) of a JSON-lines file, or of a .json file with one array, whose rows have these fields.
-
-    Blank lines are skipped.
+    """Yield (where, row) of a file of JSON lines, or of one JSON array, whose rows have these fields.
 
     Raises:
         UserError: a row is no JSON object, or a field has another type.
@@ -70,10 +82,9 @@ def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, An
 
 
 def _json_values(path: Path) -> Iterator[tuple[str, Any]]:
-    array = ".json" in path.suffixes and contents(path).lstrip()[:1] == b"["
+    with opened(path) as file:
+        array = file.read(BEGINNING).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
     for where, text in [(str(path), contents(path))] if array else lines(path):
-        if not text.strip():
-            continue
         try:
             value = parse_json(text)
         except ValueError as error:

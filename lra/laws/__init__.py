@@ -38,7 +38,7 @@ LAWS = (
     Law("device", "tensors are made on the device of the input", checks.device, quick=False),
     Law("finite", "outputs are finite, also where all is padding", checks.finite, first=True),
     Law("input", "the input is not changed", checks.unchanged, first=True),
-    Law("state", "no call leaves a trace in the next", checks.state, first=True),
+    Law("state", "no state is kept between calls", checks.state, first=True),
     Law("noise", "all noise comes from lra.ops.dropout, and none in evaluation", checks.noise, first=True),
     Law("rows", "an output depends on its own document alone", checks.rows, first=True),
     Law("cuts", "a cut of a training batch changes nothing, noise included", checks.cuts),
@@ -117,7 +117,7 @@ def before_a_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
             say(f"{name}: not checked whether {finding.law.says}{more}: {finding.evidence}")
         elif finding.verdict == "broken":
             raise UserError(
-                f"{name} breaks a law of mixers: {finding.law.says} ({finding.case}: {finding.evidence}); see lra-check"
+                f"{name} fails a check: {finding.law.says} ({finding.case}: {finding.evidence}); see lra-check"
             )
         elif finding.verdict == "kept":
             kept.append(finding.law.says)

@@ -101,7 +101,8 @@ def finite(trial: Trial) -> None:
 
 def _check_finite(y: Tensor, when: str) -> None:
     if not y.isfinite().all():
-        raise Broken(f"outputs contain NaN or infinity {when}")
+        cause = "a softmax over a row that is -inf everywhere, or a division by zero" if "padding" in when else ""
+        raise Broken(f"outputs contain NaN or infinity {when}", cause)
 
 
 @torch.no_grad()

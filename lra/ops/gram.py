@@ -26,13 +26,12 @@ class Moments(torch.autograd.Function):
         size = POSITIONS if by_bands else x.shape[1]
         pieces = x.split(size, dim=1)
         masks = [None] * len(pieces) if key_mask is None else key_mask.split(size, dim=1)
-        near = mean_of_real(pieces[0], masks[0])
+        near = mean_of_real(pieces[0][:, :POSITIONS], None if masks[0] is None else masks[0][:, :POSITIONS])
         total = x.new_zeros(len(x), 1, x.shape[2], dtype=torch.float64)
         gram = x.new_zeros(len(x), x.shape[2], x.shape[2], dtype=torch.promote_types(x.dtype, torch.float32))
         for piece, mask in zip(pieces, masks, strict=True):
             apart = piece - near
-            if mask is not None:
-                apart.masked_fill_(~mask.unsqueeze(-1), 0)
+            zero_padding_(apart, mask)
             total += apart.sum(dim=1, keepdim=True, dtype=gram.dtype)
             add_bands(gram, apart) if by_bands else gram.add_(gram_of(apart))
         if by_bands:
@@ -49,8 +48,17 @@ class Moments(torch.autograd.Function):
         x, key_mask, mean = ctx.saved_tensors
         twice = (by_gram + by_gram.mT).to(x.dtype)
         shared = by_mean.unsqueeze(1) / ctx.count - mean @ twice.double()
-        by_x = torch.baddbmm(shared.to(x.dtype), x, twice)
-        return by_x if key_mask is None else by_x.masked_fill_(~key_mask.unsqueeze(-1), 0), None
+        return zero_padding_(torch.baddbmm(shared.to(x.dtype), x, twice), key_mask), None
+
+
+def zero_padding_(x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """Set the padded positions of x [B, L, D] to zero; a CPU visits these alone."""
+    if key_mask is None:
+        return x
+    if on_cpu(x) and not torch.compiler.is_compiling():
+        x[(~key_mask).nonzero(as_tuple=True)] = 0
+        return x
+    return x.masked_fill_(~key_mask.unsqueeze(-1), 0)
 
 
 def mean_of_real(x: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -79,6 +87,17 @@ def gram_of(x: Tensor) -> Tensor:
     if x.device.type == "cuda" and x.dtype == torch.bfloat16:
         return torch.bmm(x.mT, x, out_dtype=torch.float32)
     return at_least_float32(x.mT @ x)
+
+
+def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """a @ b of matrices [M, K] and [K, N] or [H, M, K] and [H, K, N] that do not grow with the length.
+
+    `dtype`: of the factors of the large products. If it is bf16, a CPU takes bf16 factors here, too, and fp32 ones by
+    head; else it computes sums of fewer roundings than one chain has.
+    """
+    if dtype == torch.bfloat16 and on_cpu(a):
+        return a.to(dtype) @ b.to(dtype) if a.dim() == 2 else a.float() @ b.float()
+    return Product.apply(a, b) if a.dim() == 2 else ProductByHead.apply(a, b)
 
 
 class Product(torch.autograd.Function):

@@ -14,19 +14,21 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.core.names import data_name
-from lra.data.baselines import bag_of_words, majority, pair_cosine
+from lra.data.baselines import bag_of_words, bag_of_words_or_letters, majority, pair_cosine
 from lra.data.cache import SPLITS, Identity, Splits, Writer
 from lra.data.from_source import Content, FromSource, Source, stored
 from lra.data.groups import Group, by_value, held_out, limited
-from lra.data.tables import Columns, Example, examples, header_of, ordered, scan
+from lra.data.tables import Columns, Example, Quotes, examples, ordered, scan
 from lra.data.tokenise import (
     BYTE_VOCABULARY,
     MAX_VOCABULARY,
     TOKENIZER,
     BpeVocabulary,
     byte_ids,
+    decode,
     encode,
     load,
+    text_of,
     train_bpe,
 )
 from lra.tasks import Place, Split, TaskSpec, titled
@@ -35,7 +37,7 @@ from lra.tasks.files.find import Data, Paths, files_of, unread
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-VERSION = 4  # 3 dropped carriage returns in quoted cells, 2 kept the quotes of TSV cells, 1 a byte-order mark
+VERSION = 5  # 4 kept padding on the left, 3 dropped carriage returns in quoted cells, 2 kept the quotes of TSV cells
 NAMED = 5  # columns, files or classes that a message names
 
 Share = Annotated[float, Field(gt=0, lt=0.5)]
@@ -54,9 +56,12 @@ class Files(FromSource):
         text2: column of the second text of pairs.
         label: column of the classes.
         columns: all columns of CSV and TSV files without a header, or None.
+        quotes: how quoted cells of CSV and TSV files hold a quote mark, as of `Columns`.
+        exact_labels: labels are different classes if they look alike, as Pos and pos, or 3.1 and 3.10.
+        max_classes: more different labels than these are refused: another column may be meant.
         tokens: `bytes`, `bpe` for a byte-level BPE trained on train, or `ids` for columns with lists of token ids.
         vocabulary: size of the BPE.
-        padding: token id at the end of short rows that is left out, or None.
+        padding: token id at both ends of rows that is left out, or None.
         max_length: tokens; longer texts are cut at the right.
         limit: maximum number of examples of each split, or None.
         name: name in tables, or None for that of the folder, the file or the data set of the hub.
@@ -69,6 +74,9 @@ class Files(FromSource):
     text2: str
     label: str
     columns: list[str] | None
+    quotes: Quotes | None
+    exact_labels: bool
+    max_classes: PositiveInt
     tokens: Literal["bytes", "bpe", "ids"]
     vocabulary: BpeVocabulary
     padding: NonNegativeInt | None
@@ -84,19 +92,19 @@ class Files(FromSource):
             text2=self.text2,
             label=self.label,
             header=None if self.columns is None else tuple(self.columns),
+            quotes=self.quotes,
             ids=self.tokens == "ids",
             padding=self.padding,
         )
-        self._words: dict[str, list[str]] = {}  # of each split, for the baselines
+        self._tokenizer: Tokenizer | None = None  # a trained BPE
 
     def find(self, place: Place) -> Source:
-        files = files_of(self.data, place)
-        every = [*chain(*files.values())]
+        every = [*chain(*files_of(self.data, place).values())]
         return Source(
             name=", ".join(path.name for path in every),
             files=every,
-            read=partial(self._read, files),
-            content=partial(self._content, files, place),
+            read=lambda: self._read(self._labelled(place)),
+            content=partial(self._content, place),
         )
 
     def facts_of(self, content: Content) -> TaskSpec:
@@ -116,8 +124,8 @@ class Files(FromSource):
         return {
             "task": "files",
             "version": VERSION,
-            "shares": self._shares(files_of(self.data, place)),
-            "columns": [self.text, self.text2, self.label, self.columns],
+            "shares": self._shares(self._labelled(place)),
+            "columns": [self.text, self.text2, self.label, self.columns, self.quotes, self.exact_labels],
             "padding": self.padding,
             "tokens": {"bpe": self.vocabulary} if self.tokens == "bpe" else self.tokens,
             "max_length": self.max_length,
@@ -127,25 +135,31 @@ class Files(FromSource):
 
     def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         rows_by_split: dict[str, list[Example]] = source.read()
-        files = files_of(self.data, place)
         content = source.content()
         classes = {label: number for number, label in enumerate(content["labels"])}
         _check_against_train(rows_by_split, classes)
         splits = {
             split: [rows[row] for row in limited(len(rows), self.limit, split)] for split, rows in rows_by_split.items()
         }
-        self._words = {split: [self._as_read(row) for row in rows] for split, rows in splits.items()}
         tokenizer = None
         if self.tokens == "bpe":
             texts = [text for row in splits["train"] for text in row.texts]
             tokenizer = train_bpe(texts, self.vocabulary, staging / TOKENIZER)
-        cut = 0
+        self._tokenizer, cut, inputs = tokenizer, 0, set[bytes]()
         for split, rows in splits.items():
             for row, ids in zip(rows, _encoded(rows, tokenizer), strict=True):
                 cut += any(len(document) > self.max_length for document in ids)
-                writers[split].add(classes[row.label], *(document[: self.max_length] for document in ids))
+                documents = [document[: self.max_length] for document in ids]
+                writers[split].add(classes[row.label], *documents)
+                if split == "train" and len(inputs) < 2:
+                    inputs.add(b"".join(document.tobytes() for document in documents))
+        if len(inputs) == 1:
+            raise UserError(
+                f"{self.name}: all {len(splits['train']):,} inputs of train are equal in their first {self.max_length} "
+                "tokens; task.max_length=N reads more, task.padding=ID takes padding off"
+            )
         used, found = (sum(map(len, rows.values())) for rows in (splits, rows_by_split))
-        self._report(files, place, rows_by_split, content["labels"])
+        self._report(place, rows_by_split, content["labels"])
         if used < found:
             say(f"{self.name}: {used:,} of {found:,} examples are used: task.limit={self.limit}")
         if cut:
@@ -153,21 +167,23 @@ class Files(FromSource):
         return {
             "rows": {split: len(rows) for split, rows in rows_by_split.items()},
             "cut": cut,
-            "parts of train": self._shares(files),
+            "parts of train": self._shares(self._labelled(place)),
             **content,
             **({"tokenizer": {"kind": "BPE", "sha256": sha256(staging / TOKENIZER)}} if tokenizer else {}),
         }
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Return test accuracies (percent) of the majority class and a bag of words.
+        """Return test accuracies (percent) of the majority class and a bag of words, or of letters if blanks are rare.
 
         For pairs of texts with the labels 0 and 1 also of their cosine. The words of token ids are the ids.
         """
         train, test = splits["train"], splits["test"]
         scores = {"majority class": majority(train, test)}
         try:
-            words = self._words["train"], train.labels, self._words["test"], test.labels
-            scores["bag of words"] = bag_of_words(*words)
+            texts = list(self._texts(train)), train.labels, list(self._texts(test)), test.labels
+            scores |= (
+                {"bag of words": bag_of_words(*texts)} if self.tokens == "ids" else bag_of_words_or_letters(*texts)
+            )
         except UserError as error:
             say(f"{self.name}: no baseline: {error}")
         if train.documents == 2 and self.tokens == "bytes" and self.class_names() == ["0", "1"]:
@@ -190,22 +206,48 @@ class Files(FromSource):
         ids = byte_ids(text.encode(), None) if self.tokens == "bytes" else next(encode(load(tokenizer), [text]))
         return ids[: self.max_length]
 
+    def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
+        if self.tokens == "ids":
+            return super().decode(ids - 1, tokenizer)
+        return text_of(ids).decode(errors="replace") if self.tokens == "bytes" else decode(ids, tokenizer)
+
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
         return ids + 1 if self.tokens == "ids" else ids
 
-    def _content(self, files: Paths, place: Place) -> Content:
-        """Labels and texts per example of train, and for token ids the vocabulary of all splits."""
-        key = f"{VERSION} {self.column_names}"
-        scans = {
-            split: [stored(place, [path], key, partial(scan, path, self.column_names)) for path in paths]
-            for split, paths in files.items()
+    def _scans(self, place: Place) -> dict[str, list[dict[str, Any]]]:
+        """Facts about each file of each split, by `scan`; they are stored until a file changes."""
+        key = f"{VERSION} {self.max_classes} {self.column_names}"
+        return {
+            split: [
+                stored(place, [path], key, partial(scan, path, self.column_names, self.max_classes)) for path in paths
+            ]
+            for split, paths in files_of(self.data, place).items()
         }
+
+    def _labelled(self, place: Place) -> Paths:
+        """Files of the splits without those whose labels are all hidden: empty, null, or -1, unless train has it."""
+        labels = {split: {*chain(*(found["labels"] for found in scans))} for split, scans in self._scans(place).items()}
+        known = labels["train"] - {""}
+        return {
+            split: paths
+            for split, paths in files_of(self.data, place).items()
+            if split == "train" or not labels[split] <= {"", "-1"} - known
+        }
+
+    def _content(self, place: Place) -> Content:
+        """Labels and texts per example of train, and for token ids the vocabulary of all splits."""
+        scans = {split: found for split, found in self._scans(place).items() if split in self._labelled(place)}
+        for found in chain(*scans.values()):
+            if "" in found["labels"]:
+                raise UserError(f"{found['labels']['']}: {self.label} is '', expected a text or a whole number")
         labels: dict[str, str] = {}
         for found in scans["train"]:
             labels = {**found["labels"], **labels}
+        if not labels:
+            raise UserError(f"{files_of(self.data, place)['train'][0]}: no row has a label in {self.label}")
         ids = [found["largest"] for found in chain(*scans.values()) if found["largest"] is not None]
         return {
-            "labels": ordered(labels),
+            "labels": ordered(labels, self.exact_labels),
             "texts": scans["train"][0]["texts"],
             **({"vocabulary": max(ids) + 2} if ids else {}),  # with padding
         }
@@ -216,7 +258,7 @@ class Files(FromSource):
     def _read(self, files: Paths) -> dict[str, list[Example]]:
         """Read all splits, and hold out the splits without a file."""
         rows = {
-            split: [row for path in paths for row in examples(path, self.column_names)]
+            split: [row for path in paths for row in examples(path, self.column_names) if row.label is not None]
             for split, paths in files.items()
         }
         for split in ("test", "val"):
@@ -232,23 +274,31 @@ class Files(FromSource):
                     )
         return {split: rows[split] for split in SPLITS}
 
-    def _as_read(self, row: Example) -> str:
-        """Text of an example, or both, cut if the tokens are bytes; token ids as words."""
-        most = self.max_length if self.tokens == "bytes" else None
-        return " ".join(
-            text.encode()[:most].decode(errors="replace")
-            if isinstance(text, str)
-            else " ".join(map("id{}".format, text))
-            for text in row.texts
-        )
+    def _texts(self, split: Split) -> Iterator[str]:
+        """Yield the text of each example, or both of a pair, as the model reads them; token ids as words."""
+        documents = split.stored(split.index)
+        for _ in range(len(split)):
+            yield " ".join(self._text(next(documents)) for _ in range(split.documents))
 
-    def _report(self, files: Paths, place: Place, splits: dict[str, list[Example]], labels: list[str]) -> None:
-        """Name columns and files that are not read, and classes without an example in validation or test."""
+    def _text(self, ids: np.ndarray) -> str:
+        if self.tokens == "ids":
+            return " ".join(map("id{}".format, ids))
+        return self._tokenizer.decode(ids.tolist()) if self._tokenizer else text_of(ids).decode(errors="replace")
+
+    def _report(self, place: Place, splits: dict[str, list[Example]], labels: list[str]) -> None:
+        """Name columns, files and rows that are not read, and classes without an example in validation or test."""
         names = [name.casefold() for name in (self.text, self.text2, self.label)]
-        header = header_of(files["train"][0], self.column_names)
+        scans, labelled = self._scans(place), self._labelled(place)
+        for split, found in scans.items():
+            hidden = sum(each["unlabelled"] for each in found)
+            if split not in labelled:
+                say(f"{self.name}: {split} is not read, its labels are hidden; a share of train is held out instead")
+            elif hidden:
+                say(f"{self.name}: {hidden:,} rows of {split} are not read, they have no label")
+        header = scans["train"][0]["columns"]
         lists = {
             "columns not read": [name for name in header if name.strip().casefold() not in names],
-            "files not read": unread(self.data, files, place),
+            "files not read": unread(self.data, files_of(self.data, place), place),
         }
         for split in ("val", "test"):
             present = {row.label for row in splits[split]}

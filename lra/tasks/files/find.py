@@ -2,7 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from lra.core.errors import UserError
 from lra.core.names import HUB, KINDS
@@ -16,7 +18,16 @@ STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval
 OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json")  # beside the files of `save_to_disk`
 SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)")
 
-Data = str | dict[Literal["train", "val", "test"], str]
+
+def _described(value: Any) -> Any:
+    """Raise ValueError with all forms of `Data` for a list, a null and other splits; pydantic checks the rest."""
+    if value is None or isinstance(value, list) or (isinstance(value, dict) and not value.keys() <= {*SPLITS}):
+        raise ValueError("expected a folder, a file, {train: FILE, val: FILE, test: FILE}, or hf:NAME")
+    return value
+
+
+Data = Annotated[str | dict[str, str], BeforeValidator(_described)]
+"""A folder, a file, a file for each split (train alone is enough), or a data set of the hub."""
 Paths = dict[str, list[Path]]
 """Files of each split that has some."""
 
@@ -53,7 +64,7 @@ def _found(folder: Path, split: str) -> list[Path]:
         stem, kind = parts_of(path)
         shard = SHARD.fullmatch(stem)
         if path.is_dir() and path.name.lower() in STEMS[split]:
-            inside = [file for file in sorted(path.iterdir()) if parts_of(file)[1] and file.name not in OF_DATASETS]
+            inside = [file for file in _visible(path) if parts_of(file)[1] and file.name not in OF_DATASETS]
             found.update({path.name: inside} if inside else {})
         elif kind and stem in STEMS[split]:
             found[path.name] = [path]
@@ -76,12 +87,19 @@ def unread(data: Data, files: Paths, place: Place) -> list[str]:
     if data.startswith(HUB):
         splits = hub.files(place, *data.removeprefix(HUB).split(":", 1))
         return [f"split {split}" for split, paths in splits.items() if paths not in files.values()]
+    folder = located(place, data, "data")
     used = {path for paths in files.values() for path in paths}
-    used |= {path.parent for path in used}
-    others = [path for path in _entries(located(place, data, "data")) if path not in used]
-    return [path.name for path in others if path.name not in OF_DATASETS and not path.name.startswith(".")]
+    inside = {path.parent for path in used} - {folder, folder / "data"}
+    others = [*_entries(folder), *(path for base in sorted(inside) for path in _visible(base))]
+    names = [path.relative_to(folder).as_posix() for path in others if path not in used | inside | {folder / "data"}]
+    return [name for name in names if Path(name).name not in OF_DATASETS]
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Files and folders in a folder and in its folder `data`."""
-    return [path for base in (folder, folder / "data") if base.is_dir() for path in sorted(base.iterdir())]
+    """Files and folders in a folder and in its folder `data`, without hidden ones."""
+    return [path for base in (folder, folder / "data") if base.is_dir() for path in _visible(base)]
+
+
+def _visible(folder: Path) -> list[Path]:
+    """Files and folders in a folder; macOS leaves `._NAME` beside a copied file NAME."""
+    return [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
