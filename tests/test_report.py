@@ -22,7 +22,7 @@ from lra.records import record
 from lra.records.names import PAGE, README, RUNS, SEEDS, SWEEP, TABLE, TABLE_TEX
 from lra.records.runs import keep_runs, read_runs
 from lra.report import Report, write_report
-from lra.report.render import as_csv, escape
+from lra.report.render import as_csv, escape, p_value
 from lra.report.statistics import compare, holm, median_steps, not_above, summarise
 
 OURS, THEIRS, OTHERS = (37.0, 38.5, 37.5, 36.0), (35.0, 36.2, 35.5), (36.8, 37.2, 36.1)
@@ -113,6 +113,11 @@ def test_lower_perplexity_is_better(tmp_path: Path) -> None:
     interval = 1 + np.exp(stats.t.interval(0.95, 2, mean, sem))
     assert [float(found[name]) for name in ("low", "high")] == pytest.approx(interval.tolist())
     assert "No system beats the best trivial baseline on ListOps (unigram, 25.00)." in Report(tmp_path).texts()[README]
+
+
+@pytest.mark.parametrize(("p", "text"), [(1.0, "1.000"), (0.0404, "0.040"), (3.2e-19, "<0.001"), (None, "")])
+def test_p_values_have_one_format(p: float | None, text: str) -> None:
+    assert p_value(p) == text
 
 
 @pytest.mark.parametrize(

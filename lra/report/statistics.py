@@ -75,7 +75,7 @@ class Comparison:
     """A mean minus another; None where no test can be made.
 
     Args:
-        low, high: Welch's t interval of the difference, cut at -100 and 100 for accuracies; it contains 0 where p >= 0.05.
+        low, high: Welch's t interval of the difference, cut at -100 and 100 for accuracies.
         p: two-sided, by Welch's t-test.
         p_equivalent: by two one-sided tests (TOST) that the difference is within the margin.
     """
