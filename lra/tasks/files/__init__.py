@@ -25,6 +25,7 @@ from lra.data.tokenise import (
     TOKENIZER,
     BpeVocabulary,
     byte_ids,
+    decode,
     encode,
     load,
     text_of,
@@ -204,6 +205,11 @@ class Files(FromSource):
             raise UserError(f"{text!r:.80}: {self.name} was trained on token ids; give token ids")
         ids = byte_ids(text.encode(), None) if self.tokens == "bytes" else next(encode(load(tokenizer), [text]))
         return ids[: self.max_length]
+
+    def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
+        if self.tokens == "ids":
+            return super().decode(ids - 1, tokenizer)
+        return text_of(ids).decode(errors="replace") if self.tokens == "bytes" else decode(ids, tokenizer)
 
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
         return ids + 1 if self.tokens == "ids" else ids
