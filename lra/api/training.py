@@ -19,10 +19,9 @@ from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records.names import ERRORS
 from lra.records.record import RunRecord
-from lra.records.runs import NO_RECORD, recorded
 from lra.runs.build import Job, assemble, run_folder
-from lra.runs.folder import run as run_in_folder
 from lra.runs.loggers import loggers_of
+from lra.runs.run_folder import NO_RECORD, RunFolder, Status
 
 _ONE_AT_A_TIME = threading.RLock()  # Hydra and PyTorch keep settings of the whole process; threads take turns
 
@@ -102,12 +101,14 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
                 raise UserError(f"{key}={value}: lra.train does one run and returns it; leave {key} out")
         loggers_of(settings)
         job = Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
+        from lra.runs.run import run as run_in_folder  # imports torch, as building the job did
+
         try:
             status = run_in_folder(job)
         except Paused as pause:
             raise KeyboardInterrupt(f"{job.title}: paused ({pause}); call it again to resume") from None
-    record = recorded(job.folder)
-    if status == "failed" or record is None:
+    record = RunFolder.of(job).record
+    if status == Status.FAILED or record is None:
         reason = record.reason if record else NO_RECORD
         raise UserError(f"{job.title}: failed: {reason} (traceback in {job.folder / ERRORS})")
     return Trained(job.folder, record)

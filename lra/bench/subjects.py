@@ -16,8 +16,10 @@ from lra.ops.dropout import set_keys
 from lra.runs.build import assemble
 from lra.runs.describe import stand_in
 from lra.runs.initial_weights import draw_model
-from lra.training import update as training
-from lra.training.update import make_optimizer
+from lra.training.batches import micro_batches
+from lra.training.optimizer import compile_blocks, make_optimizer
+from lra.training.optimizer import update as update_weights
+from lra.training.trainer import compute_gradient
 
 STRAIGHTFORWARD = "straightforward"
 Again = Callable[..., BenchSettings]
@@ -97,15 +99,14 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
     size = {"length": facts.max_len, "tokens": batch * facts.documents * facts.max_len}
     if not subject.plain:
         if recipe.compile:
-            training.compile_blocks(model)
+            compile_blocks(model)
         ours, turn = make_optimizer(model, recipe), count()
 
         def run() -> object:
-            step = next(turn)
-            asked = training.update(
-                model, ours, split, examples, recipe, seed=seed, step=step, precision=settings.precision
-            )
-            return asked.look()
+            step, precision = next(turn), settings.precision
+            parts = micro_batches(model, split, examples, recipe.micro_batch, precision)
+            totals = compute_gradient(model, split, examples, parts, seed=seed, step=step, precision=precision)
+            return update_weights(model, ours, totals, recipe, step=step).read()
 
         return Step(run=run, module=model, **size)
     expect("train", settings.train, {"clip_norm": None})

@@ -15,8 +15,8 @@ from lra.records.names import RECORD, RUNS
 from lra.records.record import Provenance, RunRecord
 from lra.records.runs import Run, read_runs, unpack
 from lra.runs.build import Job
-from lra.runs.folder import claimed, identity_differences, prepared
 from lra.runs.plan import Plan, PlannedCell, PlannedRun
+from lra.runs.run_folder import identity_differences, prepared
 
 Digests = dict[str, str | None]  # of prepared data, by the digest of a task's options
 
@@ -72,7 +72,7 @@ def _equal(
     for row in rows:
         for run in row.runs:
             found = known.get(run.folder.relative_to(plan.out).as_posix())
-            if claimed(run.folder) or found is None:
+            if run.place.is_claimed or found is None:
                 others += 1
             elif reason := _difference(row, run, found.record):
                 reasons[reason] += 1

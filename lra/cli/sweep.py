@@ -24,12 +24,12 @@ from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.files import holder
 from lra.core.signals import PAUSED, StopFlag
 from lra.records.names import LOCK
-from lra.records.runs import declared, recorded
+from lra.records.runs import declared
 from lra.runs.build import Job, check_attention
-from lra.runs.course import training_tokens
-from lra.runs.folder import outcome
 from lra.runs.loggers import log_finished
 from lra.runs.plan import Plan, PlannedRun, check_data, declare, planned
+from lra.runs.run_folder import Status
+from lra.runs.sweep_time import training_tokens
 
 ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
 _current: list[tuple[Plan, dict[Path, str]]] = []  # the sweep, and the runs that it refuses with the reason
@@ -103,8 +103,8 @@ def _log_finished(plan: Plan, others: set[Path]) -> None:
     """Write the curves of finished runs that their loggers did not see."""
     for row in plan.rows:
         for run in row.runs if row.settings.logger else ():
-            earlier = None if run.folder in others else recorded(run.folder)
-            if earlier is not None and earlier.status == "finished":
+            earlier = None if run.folder in others else run.place.record
+            if earlier is not None and earlier.status == Status.FINISHED:
                 log_finished(Job(settings=run.settings, system=row.system, cell=row.cell, title=run.title))
 
 
@@ -180,19 +180,19 @@ def conclude(broken: str = "", code: int = 0) -> None:
         return
     plan, refused = _current.pop()
     runs = [run for row in plan.rows for run in row.runs]
-    outcomes = {run.folder: outcome(run.folder, run.settings) for run in runs}
-    outcomes |= {folder: ("refused", reason) for folder, reason in refused.items()}
+    outcomes = {run.folder: run.place.status() for run in runs}
+    outcomes |= {folder: (Status.REFUSED, reason) for folder, reason in refused.items()}
     counts = Counter(status for status, _ in outcomes.values()) + _report(plan.out)
     if broken:
         say(f"lra-train: the launcher gave up: {broken.splitlines()[0]}")
-    others = [f", {number} {status}" for status, number in sorted(counts.items()) if status != "finished"]
-    say(f"{counts['finished']} of {len(outcomes)} runs finished{''.join(others)}")
+    others = [f", {number} {status}" for status, number in sorted(counts.items()) if status != Status.FINISHED]
+    say(f"{counts[Status.FINISHED]} of {len(outcomes)} runs finished{''.join(others)}")
     for folder, (status, reason) in outcomes.items():
-        if status == "running":
+        if status == Status.RUNNING:
             say(f"{folder}: at work elsewhere ({reason})")
-        elif status != "finished" and not (code and status == "waiting"):
-            say(f"{folder}: {status}: {reason}{' (error.log has the traceback)' if status == 'failed' else ''}")
-    code = code or _exit_code({status for status in counts if status != "finished"}) or (FAILED if broken else 0)
+        elif status != Status.FINISHED and not (code and status == Status.WAITING):
+            say(f"{folder}: {status}: {reason}{' (error.log has the traceback)' if status == Status.FAILED else ''}")
+    code = code or _exit_code({status for status in counts if status != Status.FINISHED}) or (FAILED if broken else 0)
     if code:
         raise SystemExit(code)
 
@@ -212,9 +212,9 @@ def _report(out: Path) -> Counter[str]:
 
 
 def _exit_code(bad: set[str]) -> int:
-    if bad & {"paused", "running"}:
+    if bad & {Status.PAUSED, Status.RUNNING}:
         return PAUSED
-    if bad <= {"refused"}:
+    if bad <= {Status.REFUSED}:
         return CONFIG_ERROR if bad else 0
     return FAILED
 

@@ -18,11 +18,10 @@ from lra.core.console import say, without_bars
 from lra.core.errors import UserError
 from lra.core.files import Held
 from lra.core.signals import PAUSED, Paused
-from lra.records.runs import recorded
 from lra.runs.build import Job, assemble
-from lra.runs.folder import run
 from lra.runs.loggers import loggers_of
 from lra.runs.rerun import rerun
+from lra.runs.run_folder import RunFolder, Status
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
 """Keys that may accompany `rerun=...`: they decide no number."""
@@ -49,7 +48,7 @@ def train(cfg: DictConfig) -> str | float:
     if not alone and not in_driver:
         without_bars()
     if _paused:
-        return "waiting"
+        return Status.WAITING
     if alone:
         settings_of(cfg)  # its mistakes come before those of a sweep
     cell = cell_of(cfg, hydra_cfg, varied_keys(cfg, hydra_cfg))
@@ -70,28 +69,31 @@ def train(cfg: DictConfig) -> str | float:
 
             print_facts(job, measured=True)
             return "described"
+        from lra.runs.run import run  # imports torch, as building the job did
+
         outcome = run(job)
     except Held as other:
         say(f"{title}: {other}")
         if alone:
             raise SystemExit(PAUSED) from None
-        outcome = "running"
+        outcome = Status.RUNNING
     except UserError as error:
         if alone:
             raise
         say(f"{title}: error: {error}")
-        outcome = "refused"
+        outcome = Status.REFUSED
     except Paused as pause:
         pause.title = title
         if alone or in_driver:
             raise
         say(pause.line)
         _paused = worker
-        outcome = "paused"
-    if alone and outcome in ("failed", "diverged"):
+        outcome = Status.PAUSED
+    if alone and outcome in (Status.FAILED, Status.DIVERGED):
         raise SystemExit(FAILED)
     if searching:
-        return search.objective(recorded(job.folder)) if outcome in ("finished", "skipped") else float("-inf")
+        finished = outcome in (Status.FINISHED, Status.SKIPPED)
+        return search.objective(RunFolder.of(job).record) if finished else float("-inf")
     return outcome
 
 
@@ -118,7 +120,7 @@ def _rerun(cfg: DictConfig) -> str:
         raise UserError(f"rerun={cfg.rerun}: {error}") from None
     if not equal:
         raise SystemExit(FAILED)
-    return "finished"
+    return Status.FINISHED
 
 
 _command = command("train", train)

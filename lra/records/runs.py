@@ -17,12 +17,9 @@ from typing import Any
 import numpy as np
 
 from lra.core.errors import UserError
-from lra.core.files import holder, write_atomic
+from lra.core.files import write_atomic
 from lra.records.names import (
-    CONFIG,
-    ERRORS,
     KEPT_PREDICTIONS,
-    LOCK,
     METRICS,
     PREDICTIONS,
     RECORD,
@@ -162,30 +159,3 @@ def declared(folder: Path) -> Sweep:
     for path in sorted(folder.rglob(SWEEP)):
         sweep = sweep.merged(Sweep.read(path), path.parent.relative_to(folder))
     return sweep
-
-
-# The state of a run, read from its folder.
-
-
-def recorded(folder: Path) -> RunRecord | None:
-    """Read the record of a run; None if there is none. Raises UserError if it is damaged."""
-    return RunRecord.read(folder / RECORD) if (folder / RECORD).exists() else None
-
-
-def state(folder: Path) -> tuple[str, str]:
-    """Return the status of a run and its reason or place.
-
-    The status is finished, running (a process holds its lock), diverged, failed, paused, refused, killed or waiting.
-    Raises UserError if its record is damaged.
-    """
-    run = recorded(folder)
-    if run is not None and run.status == "finished":
-        return "finished", ""
-    at_work = holder(folder / LOCK)
-    if at_work is not None:
-        return "running", at_work
-    if run is not None:
-        return run.status, run.reason
-    if (folder / ERRORS).exists():
-        return "refused", (folder / ERRORS).read_text(encoding="utf-8").strip()
-    return ("killed", NO_RECORD) if (folder / CONFIG).exists() else ("waiting", "it never started")

@@ -23,9 +23,10 @@ from lra.ops.dropout import set_keys
 from lra.runs.build import Job, System, without_memory
 from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
 from lra.runs.initial_weights import draw_model
-from lra.training.batches import predict, read, summed_loss
+from lra.training.batches import micro_batches, predict, read, summed_loss
+from lra.training.optimizer import make_optimizer, update
 from lra.training.recipe import Recipe
-from lra.training.update import make_optimizer, update
+from lra.training.trainer import compute_gradient
 
 QUICK_SECONDS = 0.25  # of the forward pass of one example
 
@@ -96,7 +97,10 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
 
     began = time.perf_counter()
     with products.using(products.choose(settings.products) if device == "cpu" else "mkl"):
-        update(model, optimizer, split, np.arange(examples), recipe, **how, precision=settings.precision).look()
+        batch, precision = np.arange(examples), settings.precision
+        parts = micro_batches(model, split, batch, recipe.micro_batch, precision)
+        totals = compute_gradient(model, split, batch, parts, **how, precision=precision)
+        update(model, optimizer, totals, recipe, step=0).read()
     seconds = (time.perf_counter() - began) * recipe.batch_size / examples
     return {
         "saved_bytes_per_token": round(saved_bytes / part.tokens.size),

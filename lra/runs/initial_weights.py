@@ -1,17 +1,19 @@
-"""First weights of a run: drawn, loaded from another training, or from a pretraining that runs share.
+"""First state of a run: weights that are drawn, loaded from another training, or from a pretraining that runs share.
 
 A pretraining is computed once, in a folder of the cache, under a lock. The folder is named by the digest of all that
 decides the weights: the identity of the phase, the data and the environment.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from lra.config.cell import Cell
+from lra.config.settings import Checkpoints
 from lra.core import files, streams
 from lra.core.console import say
 from lra.core.files import digest, sweep_partials, write_atomic
@@ -23,12 +25,12 @@ from lra.ops import products
 from lra.records import checkpoint, provenance, record, tensors
 from lra.records.names import LOCK, METRICS, RECORD, WEIGHTS
 from lra.runs.build import Job, System
-from lra.runs.loggers import Loggers
-from lra.runs.trainer import Trainer
+from lra.runs.run_folder import RunFolder
+from lra.runs.sweep_time import SweepTime
 from lra.training import distributed
-from lra.training.fit import Training
+from lra.training.optimizer import Diverged
 from lra.training.recipe import carried
-from lra.training.update import Diverged
+from lra.training.trainer import Output, Trainer
 
 KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # of a pretraining, in the records of its runs
 FOREVER = -1  # seconds
@@ -53,19 +55,63 @@ def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
     return {"init": report}
 
 
-def pretrain(
-    job: Job, model: Model, task: Task, device: str, stop: StopFlag
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Load the weights of the run's pretraining into the model; compute them first if no run has.
+def trainer_of(
+    job: Job, task: Task, model: Model, device: str, log: Callable[[dict[str, Any]], None] = lambda _: None
+) -> Trainer:
+    """Return the trainer of a job at its first step; `log` receives the lines of `metrics.jsonl`."""
+    settings, recipe = job.settings, job.system.recipe
+    environment = {
+        **provenance.environment(task.digest, device),
+        "processes": distributed.count(),
+        "precision": settings.precision,
+        **job.system.backend(device),
+        **products.entry(device),
+        "micro_batch": recipe.micro_batch,
+        "eval_batch": recipe.eval_batch,
+    }
+    output = Output(
+        folder=job.folder,
+        title=job.title,
+        checkpoints=Checkpoints(**settings.checkpoint),
+        run={"config": settings.identity, "environment": environment, "inexact": [], "pretrain": None},
+        log=log,
+    )
+    return Trainer(
+        model, task, recipe, seed=settings.seed, precision=settings.precision, probe=settings.probe, output=output
+    )
 
-    Returns:
-        Its entry in the record, and its lines of `metrics.jsonl`.
+
+def training_summary(trainer: Trainer) -> dict[str, Any]:
+    """Return the part of the record about a training, and about the pretraining before it."""
+    run, train = trainer.output.run, trainer.seconds["train"]
+    summary = {
+        "steps": trainer.step,
+        **trainer.stopping.entries(),
+        "processes": distributed.count(),
+        "validation": {"best": trainer.best, "last": trainer.last} if trainer.best else {},
+        "seconds": trainer.seconds,
+        "tokens": asdict(trainer.tokens),
+        "tokens_per_second": trainer.tokens.computed / train if train else None,
+        "resumes": trainer.resumes,
+    }
+    if run["pretrain"] is not None:
+        summary["pretrain"] = run["pretrain"]
+        summary["seconds"] = {**trainer.seconds, "pretrain": sum(run["pretrain"]["seconds"].values())}
+    if run["inexact"]:
+        summary["inexact"] = run["inexact"]
+    return summary
+
+
+def pretrain(job: Job, trainer: Trainer, device: str, stop: StopFlag) -> None:
+    """Load the weights, the entry in the record and the lines of `metrics.jsonl` of a run's pretraining into a trainer.
+
+    They are computed first if no run has.
 
     Raises:
         Paused: with the state saved.
         Diverged: in the pretraining.
     """
-    phase = job.system.pretraining
+    phase, task = job.system.pretraining, trainer.task
     seed = phase.settings.seed
     inputs = phase.options.task(task, seed)
     conditions = {**provenance.environment(task.digest, device), "processes": distributed.count()}
@@ -87,11 +133,13 @@ def pretrain(
             done = _pretrain(pretraining, name, inputs, task.vocab_size, device, stop)
         if distributed.is_main():  # an earlier run may have been killed before it removed all of it
             checkpoint.remove(pretraining.folder)
-    report = Checkpoint(folder=str(pretraining.folder), take=TAKEN).load(model, task)
+    report = Checkpoint(folder=str(pretraining.folder), take=TAKEN).load(trainer.model, task)
     say(f"{job.title}: pretrained weights from {pretraining.folder} (loss {done['validation']['best']['loss']:.4f})")
     lines = [json.loads(line) for line in (pretraining.folder / METRICS).read_bytes().splitlines()]
+    trainer.lines = [{"phase": "pretrain", **line} for line in lines]
     kept = {key: done[key] for key in KEPT}
-    return {**kept, "sha256": report["sha256"], "seed": seed, "parameters_taken": report["parameters_taken"]}, lines
+    loaded = {"sha256": report["sha256"], "seed": seed, "parameters_taken": report["parameters_taken"]}
+    trainer.output.run["pretrain"] = kept | loaded
 
 
 @contextmanager
@@ -115,12 +163,14 @@ def _pretrain(
     if distributed.is_main():
         sweep_partials(pretraining.folder)
     model = draw_model(pretraining.system, inputs, pretraining.settings.seed).to(device)
-    trainer = Trainer(pretraining, inputs, Training(model, pretraining.system.recipe), device)
-    if (saved := checkpoint.read(pretraining.folder)) is not None:
-        trainer.resume(*saved)
-    if (diverged := trainer.follow(stop, Loggers())) is not None:
-        raise Diverged(f"in its pretraining, {diverged}")
-    made = {**trainer.summary(), "digest": name}
+    trainer = trainer_of(pretraining, inputs, model, device)
+    RunFolder.of(pretraining).resume(trainer)
+    try:
+        with stop:
+            trainer.train(stop, SweepTime(pretraining).on_step)
+    except Diverged as error:
+        raise Diverged(f"in its pretraining, {error}") from None
+    made = {**training_summary(trainer), "digest": name}
     if distributed.is_main():
         weights = carried(trainer.best_weights, vocab_size)
         write_atomic(pretraining.folder / WEIGHTS, tensors.encode(weights))

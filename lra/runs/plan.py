@@ -31,8 +31,8 @@ from lra.data import Place
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
 from lra.runs.build import System, assemble, run_folder
-from lra.runs.folder import completed_record
 from lra.runs.loggers import loggers_of
+from lra.runs.run_folder import RunFolder
 
 LOCK_PATIENCE_SECONDS = 60.0
 SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
@@ -50,10 +50,15 @@ class PlannedRun:
     title: str
     overrides: list[str]
 
+    @property
+    def place(self) -> RunFolder:
+        """Its folder, with what is there."""
+        return RunFolder(self.folder, self.settings)
+
     def to_do(self) -> bool:
         """Return True if the run would train; print why if it is refused."""
         try:
-            return completed_record(self.folder, self.settings) is None
+            return not self.place.is_done
         except UserError as error:
             say(f"{self.title}: error: {error}")
             return False

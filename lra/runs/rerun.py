@@ -20,7 +20,7 @@ from lra.records.names import METRICS, RECORD, WEIGHTS
 from lra.records.record import RunRecord
 from lra.records.runs import Run, read_kept
 from lra.runs.build import Job, assemble
-from lra.runs.folder import completed_record, run
+from lra.runs.run_folder import RunFolder
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # what a run computes
 MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "products", "precision")
@@ -49,8 +49,10 @@ def rerun(path: Path, current: Settings) -> bool:
     if job.folder.resolve() == place.resolve():
         raise UserError(f"out={current.out}: {job.folder} is the kept run itself; choose another out=...")
     _refuse_other_inputs(job, earlier)
-    if completed_record(job.folder, job.settings):
+    if RunFolder.of(job).is_done:
         raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
+    from lra.runs.run import run  # imports torch, as building the job did
+
     run(job)
     made = read_kept(job.folder)
     numbers = differing(measurements(kept), measurements(made))

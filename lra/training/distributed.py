@@ -15,6 +15,7 @@ import torch
 from torch import distributed
 
 from lra.core.errors import UserError
+from lra.core.signals import Paused
 
 PATIENCE = timedelta(hours=2)  # how long ranks wait for each other; a rank that dies is noticed at once
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun's
@@ -107,6 +108,12 @@ def first_from_any_rank(value: Value | None) -> Value | None:
     return next(given for given in values if given is not None)
 
 
+def pause_all(requested: Paused | None) -> None:
+    """Raise the pause that any rank was asked for, on every rank."""
+    if (pause := first_from_any_rank(requested)) is not None:
+        raise pause
+
+
 class Gate:
     """Context manager at which the other ranks wait until rank 0 starts to train, or leaves without training."""
 
@@ -114,9 +121,10 @@ class Gate:
         self._open = False
 
     def open(self) -> None:
-        """Let the other ranks start; called by rank 0."""
-        self._open = True
-        all_reduce_sum(1)
+        """Let the other ranks start, if this is rank 0."""
+        if is_main():
+            self._open = True
+            all_reduce_sum(1)
 
     def wait(self) -> bool:
         """Wait for rank 0; returns False if it has nothing to train."""

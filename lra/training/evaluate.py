@@ -6,6 +6,7 @@ Legend: n examples of a split, in its order. Counts are JSON values.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from lra.config.settings import Generate, Precision
 from lra.core import streams
+from lra.core.console import say
+from lra.core.signals import StopFlag
 from lra.data import PADDING, Split, Task
 from lra.data.groups import Group
 from lra.data.tokenise import TOKENIZER, load
@@ -21,9 +24,6 @@ from lra.ops import products
 from lra.ops.device import is_asynchronous
 from lra.training import distributed
 from lra.training.batches import classes_of, counts, cuts, predict, prefetch, read, summed_loss
-
-OnPart = Callable[[int, int], None]
-"""Called before each micro-batch with the numbers of examples done and of all, of this rank; it may raise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,23 @@ class Score:
     def accuracy(self) -> float:
         """Percent."""
         return 100 * self.correct / self.examples
+
+    def entry(self, step: int) -> dict[str, Any]:
+        """Return the score of the weights of `step` as an entry of records."""
+        not_finite = {"not_finite": self.not_finite} if self.not_finite else {}
+        return not_finite | {
+            "accuracy": self.accuracy,
+            "correct": self.correct,
+            "examples": self.examples,
+            "loss": self.loss,
+            "perplexity": self.perplexity,
+            "step": step,
+        }
+
+    def say_if_not_finite(self, title: str) -> None:
+        """Print how many outputs are not finite, if there are any."""
+        if self.not_finite:
+            say(f"{title}: outputs of {self.not_finite} of {self.examples} are NaN or infinite; they count as wrong")
 
 
 class Predictions:
@@ -76,9 +93,19 @@ def evaluate(
     *,
     precision: Precision,
     keep: Predictions | None = None,
-    on_part: OnPart = lambda *_: None,
+    stop: StopFlag | None = None,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Score:
-    """Score every example of the split, in micro-batches of `batch`; `keep` receives the predicted classes."""
+    """Score every example of the split, in micro-batches of `batch`.
+
+    Args:
+        keep: receives the predicted classes.
+        stop: a signal ends the evaluation, on all ranks.
+        progress: called before each micro-batch with the numbers of examples done and of all, of this rank.
+
+    Raises:
+        Paused: `stop` received a signal.
+    """
     model.eval()
     everything = np.arange(len(split))
     cut = list(cuts(model, split, everything, batch, precision))
@@ -88,8 +115,9 @@ def evaluate(
     done, total, shared = 0, sum(len(places) for places, _ in cut), distributed.all_reduce_min(len(cut))
     predictions, counted, losses = 0, [], []
     for number, part in enumerate(parts):
-        if number < shared:  # `on_part` may wait for all ranks
-            on_part(done, total)
+        progress(done, total)
+        if stop is not None and number < shared:  # as many times on each rank
+            distributed.pause_all(stop.signalled())
         done += len(part.places)
         with products.of_micro_batch(part.tokens.size, model.dim):
             logits, labels = predict(model, part, precision)

@@ -1,0 +1,311 @@
+"""One run: trained and tested in its folder, as one rank of those that torchrun started."""
+
+import io
+import multiprocessing
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lra.config import configure
+from lra.config.settings import Generate
+from lra.core.console import Parts, say
+from lra.core.errors import UserError
+from lra.core.files import explained, write_atomic
+from lra.core.signals import Paused, StopFlag
+from lra.data import Task, TaskSpec
+from lra.data.splits import seen
+from lra.laws import before_a_run
+from lra.ops import products
+from lra.records import checkpoint, provenance, record, tensors
+from lra.records.names import CHECKPOINT, COSTS, ERRORS, METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
+from lra.records.record import RunRecord
+from lra.runs.build import Job
+from lra.runs.describe import parameters
+from lra.runs.device import PeakMemory, assign_gpu, device_of, keep_memory, reproducible, threads_at_hand
+from lra.runs.initial_weights import draw_model, load_initial_weights, pretrain, trainer_of, training_summary
+from lra.runs.loggers import Loggers, log_finished
+from lra.runs.run_folder import RunFolder, Status, prepared
+from lra.runs.sweep_time import SweepTime
+from lra.training import distributed
+from lra.training.evaluate import Predictions, Score, diagnose, evaluate, packed, sample
+from lra.training.optimizer import Diverged
+from lra.training.trainer import Trainer
+
+
+@dataclass
+class Attempt:
+    """One attempt to train a run, as its record will describe it.
+
+    Attributes:
+        status: of the run; None while it trains.
+        conditions: backend and library of products.
+    """
+
+    loggers: Loggers = field(default_factory=Loggers)
+    status: Status | None = None
+    conditions: dict[str, str] = field(default_factory=dict)
+    data_sha256: str | None = None
+    results: dict[str, Any] = field(default_factory=dict)
+
+
+def run(job: Job) -> Status:
+    """Train a run in its folder.
+
+    Returns:
+        finished, skipped (finished before), diverged or failed.
+
+    Raises:
+        UserError: a mistake in the configuration or the data.
+        Held: another process trains the run.
+        Paused: a signal or a time limit stopped it, with its state saved.
+    """
+    _check_ranks(job)
+    settings, system, device = job.settings, job.system, device_of(job.settings.device)
+    stop = _stop_flag(job)
+    try:
+        assign_gpu(device, job.number)
+        with distributed.joined(device), distributed.Gate() as gate:
+            with _attempt(job, device, stop, gate) as attempt:
+                if attempt.status is not None:  # there is nothing to train
+                    return attempt.status
+                attempt.conditions = _conditions(job, device)
+                task = prepared(system.builder, settings)
+                attempt.data_sha256 = task.digest
+                gate.open()
+                with products.using(attempt.conditions.get("products", "mkl")):
+                    memory, began = PeakMemory(device), time.monotonic()
+                    trainer = _trainer(job, task, device, stop, attempt)
+                    try:
+                        if not RunFolder.of(job).resume(trainer) and system.pretraining is not None:
+                            pretrain(job, trainer, device, stop)
+                        with stop:
+                            attempt.loggers.start(trainer.lines)
+                            trainer.train(stop, SweepTime(job).on_step)
+                        status = Status.FINISHED
+                    except Diverged as error:
+                        say(f"{job.title}: diverged: {error}")
+                        status = Status.DIVERGED
+                        attempt.results |= {"reason": str(error), "test": {}}
+                    _write_costs(job, trainer)
+                    if status == Status.FINISHED:
+                        attempt.results |= _test(job, trainer, began)
+                        attempt.loggers.tested(attempt.results["test"][system.recipe.selection], task.best_baseline)
+                    attempt.results |= _summary(job, trainer)
+                    attempt.results["peak_memory_bytes"] = memory.read()
+                    attempt.results["test_in_train"] = seen(task.train, task.test)  # last: it reads all of them
+                    attempt.status = status
+            if attempt.status != Status.FAILED:  # rank 0 has written everything when the others leave
+                distributed.all_reduce_sum(0)
+            return attempt.status
+    except OSError as error:
+        raise explained(error, job.folder, written=False) from error
+
+
+def _check_ranks(job: Job) -> None:
+    """Raise UserError if torchrun started more ranks than can share a batch."""
+    ranks, batch_size, norm_over = (
+        distributed.started_with(),
+        job.system.recipe.batch_size,
+        job.settings.model["norm_over"],
+    )
+    most = 1 if norm_over == "batch" else batch_size
+    if ranks > most:
+        raise UserError(
+            f"torchrun started {ranks} processes: at most {most} can share a batch of train.batch_size={batch_size} "
+            f"with model.norm_over={norm_over}"
+        )
+
+
+def _stop_flag(job: Job) -> StopFlag:
+    repeated = distributed.started_with() > 1 or multiprocessing.parent_process() is not None
+    return StopFlag(job.settings.sweep_minutes, repeated=repeated)
+
+
+@contextmanager
+def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> Iterator[Attempt]:
+    """Hold the folder of a run on rank 0, and write the record of whatever happens; other ranks wait for rank 0."""
+    attempt = Attempt()
+    if not distributed.is_main():
+        if not gate.wait():
+            attempt.status = Status.SKIPPED
+        with suppress(distributed.Lost):  # the lost rank prints why
+            yield attempt
+        attempt.status = attempt.status or Status.FAILED
+        return
+    folder = RunFolder.of(job)
+    with nullcontext() if folder.is_done else folder.lock():
+        if folder.is_done:  # perhaps by a process that was faster
+            attempt.status = _skipped(job, folder)
+            yield attempt
+            return
+        with Loggers(job) as attempt.loggers, _recorded(job, folder, device, stop, attempt):
+            yield attempt
+
+
+def _skipped(job: Job, folder: RunFolder) -> Status:
+    """Leave a complete run alone, but for the checkpoint and the loggers of a finished one."""
+    status = Status(folder.record.status)
+    if status == Status.FINISHED:
+        checkpoint.remove(folder.path)
+    say(f"{job.title}: {status} before, nothing to do ({folder.path})")
+    if status == Status.FINISHED:
+        log_finished(job)
+        return Status.SKIPPED
+    return status
+
+
+@contextmanager
+def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt: Attempt) -> Iterator[None]:
+    """Write the record of whatever happens inside."""
+    started, identity = provenance.now(), job.settings.identity
+    paused: Paused | None = None
+    folder.clear()
+    try:
+        yield
+    except UserError as error:
+        folder.write_error(f"{error}\n")
+        raise
+    except Paused as pause:
+        paused = pause
+    except Exception as error:
+        paused = stop.signalled()  # a signal to the process group also ends a compiler at work, for example
+        if paused is None:
+            folder.write_error(traceback.format_exc())
+            reason = f"{type(error).__name__}: {configure.first_line(error)}"
+            say(f"{job.title}: failed: {reason} (traceback in {folder.path / ERRORS})")
+            attempt.status, attempt.results = Status.FAILED, {"reason": reason}
+    if paused is not None:
+        attempt.status, attempt.results = Status.PAUSED, {"reason": str(paused)}
+    made = provenance.provenance(identity, attempt.data_sha256, device, job.settings.precision, started)
+    entries = {"status": str(attempt.status), "config": identity, "provenance": attempt.conditions | made}
+    RunRecord.model_validate(job.labels | attempt.results | entries).write(folder.path)
+    if paused is not None:
+        raise paused
+    if attempt.status == Status.FINISHED:
+        checkpoint.remove(folder.path)
+
+
+def _conditions(job: Job, device: str) -> dict[str, str]:
+    """Return the backend and the library of products for the record. Raises UserError if one cannot compute here.
+
+    With `products=auto` a paused run keeps its library.
+    """
+    if device != "cpu":
+        return job.system.backend(device)
+    asked = job.settings.products
+    if asked == "auto" and (job.folder / CHECKPOINT).exists() and (saved := checkpoint.read(job.folder)):
+        asked = saved[1]["run"]["environment"].get("products", "mkl")
+    return {**job.system.backend(device), "products": products.choose(asked)}
+
+
+def _trainer(job: Job, task: Task, device: str, stop: StopFlag, attempt: Attempt) -> Trainer:
+    """Return the trainer of a run at its first step. Raises UserError, and Paused."""
+    settings, system = job.settings, job.system
+    if system.recipe.selection == "best_test" and not task.validates_on_test:
+        raise UserError(f"train.selection=best_test: {task.name} validates on a split of its own; use best_val or last")
+    reproducible()
+    keep_memory()
+    torch.set_num_threads(settings.threads or threads_at_hand())
+    model = draw_model(system, task, settings.seed)
+    attempt.results |= load_initial_weights(job, model, task)
+    if checked := before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device):
+        attempt.results["checked"] = checked
+    with stop:  # blocks may be compiled, for minutes
+        trainer = trainer_of(job, task, model.to(device), device, attempt.loggers.log)
+    distributed.pause_all(stop.signalled())
+    return trainer
+
+
+def _summary(job: Job, trainer: Trainer) -> dict[str, Any]:
+    """Return the part of the record about the model, the task and the training."""
+    task = trainer.task
+    return {
+        **training_summary(trainer),
+        **parameters(trainer.model),
+        "full_pattern": job.system.full_pattern,
+        "baselines": task.baselines,
+        "spec": {field.name: getattr(task, field.name) for field in fields(TaskSpec)},
+        **({"classes": job.system.builder.class_names()} if task.objective == "classify" else {}),
+        "files": record.sha256(job.folder, METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS, TOKENIZER),
+    }
+
+
+def _write_costs(job: Job, trainer: Trainer) -> None:
+    """Write the loss of every batch of a language model."""
+    if trainer.task.objective == "next_token" and distributed.is_main():
+        _save_array(job.folder / COSTS, np.array(trainer.losses, dtype=np.float32))
+
+
+def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
+    """Test, print the score, and write predictions, sample and weights."""
+    task, model, selection = trainer.task, trainer.model, trainer.recipe.selection
+    test, predictions = _evaluate_on_test(job, trainer)
+    diagnoses = {} if predictions is None else _diagnose_and_save(job, task, predictions)
+    chosen = test[selection]
+    score = f"test {task.metric} {chosen[task.metric]:.2f} ({selection}, step {chosen['step']})"
+    if task.best_baseline is not None:
+        name, baseline = task.best_baseline
+        score += f"; best trivial baseline {baseline:.2f} ({name})"
+    say(f"{job.title}: {score}; {time.monotonic() - began:.0f} s; {job.folder}", to_stdout=True)
+    if distributed.is_main():
+        if task.objective == "next_token":
+            text = sample(model, task, Generate(**job.settings.generate), job.settings.seed)
+            write_atomic(job.folder / SAMPLE, text.encode())
+        if trainer.output.checkpoints.keep:
+            write_atomic(job.folder / WEIGHTS, tensors.encode(model.state_dict()))
+            if (task.folder / TOKENIZER).exists():
+                write_atomic(job.folder / TOKENIZER, (task.folder / TOKENIZER).read_bytes())
+    return {"test": test, **diagnoses}
+
+
+def _save_array(path: Path, values: np.ndarray) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    write_atomic(path, buffer.getvalue())
+
+
+def _evaluate_on_test(job: Job, trainer: Trainer) -> tuple[dict[str, Any], Predictions | None]:
+    """Test the last weights and those of the best validation; the model keeps those that the protocol selects.
+
+    Returns:
+        The scores by selection rule (`best_test` too if validation and test are one split), and the predictions of the
+        selected weights for a classification.
+    """
+    task, model, recipe, precision = trainer.task, trainer.model, trainer.recipe, trainer.precision
+    best_step, last_step = trainer.best["step"], trainer.step
+
+    def tested() -> tuple[Score, Predictions | None]:
+        keep = Predictions(len(task.test.labels)) if task.metric == "accuracy" else None
+        with Parts(f"{job.title}, test") as bar:
+            score = evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, progress=bar)
+        score.say_if_not_finite(f"{job.title}, test")
+        return score, keep
+
+    last_weights = {name: value.clone() for name, value in model.state_dict().items()}
+    last = best = tested()
+    model.load_state_dict(trainer.best_weights)
+    if best_step != last_step:
+        best = tested()
+    if recipe.selection == "last":
+        model.load_state_dict(last_weights)
+    test = {"last": last[0].entry(last_step), "best_val": best[0].entry(best_step)}
+    if task.validates_on_test:
+        test["best_test"] = test["best_val"]
+    return test, (last if recipe.selection == "last" else best)[1]
+
+
+def _diagnose_and_save(job: Job, task: Task, predictions: Predictions) -> dict[str, Any]:
+    """Write the test predictions; return their accuracy by group of examples."""
+    labels = task.test.labels
+    if distributed.is_main():
+        _save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
+    builder = job.system.builder
+    groups, guesses = builder.groups(task.test), builder.guesses(task)
+    return {"diagnostics": diagnose(groups, predictions.classes, labels, guesses)}

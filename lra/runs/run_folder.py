@@ -1,0 +1,198 @@
+"""The folder of a run: its status, lock, record and checkpoint."""
+
+import json
+from collections.abc import Container, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from lra.config import configure
+from lra.config.cell import ROUNDING
+from lra.config.settings import Settings
+from lra.core.console import Parts
+from lra.core.errors import UserError
+from lra.core.files import hold, holder, read_json, sweep_partials, write_atomic, write_json
+from lra.data import Place, Task, TaskBuilder
+from lra.records import checkpoint, record
+from lra.records.names import CHECKPOINT, CONFIG, ERRORS, LOCK, RECORD
+from lra.records.record import RunRecord, readable
+from lra.runs.build import Job
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from lra.training.trainer import Trainer
+
+LOCK_PATIENCE_SECONDS = 1.0  # a process that looks at the state of a run holds its lock for an instant
+INEXACT = ("precision", *ROUNDING)  # may change with resume=inexact
+NO_RECORD = "the process ended without a record: it was killed, perhaps for lack of memory"
+
+
+class Status(StrEnum):
+    """Status of a run; those of a record are finished, diverged, failed and paused."""
+
+    WAITING = "waiting"
+    RUNNING = "running"  # a process holds its lock
+    PAUSED = "paused"
+    KILLED = "killed"
+    REFUSED = "refused"
+    FAILED = "failed"
+    DIVERGED = "diverged"
+    FINISHED = "finished"
+    SKIPPED = "skipped"  # finished before
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of the run with these settings."""
+
+    path: Path
+    settings: Settings
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """Return the folder of a job."""
+        return cls(job.folder, job.settings)
+
+    @property
+    def record(self) -> RunRecord | None:
+        """The record, None if there is none. Raises UserError if it is damaged."""
+        return RunRecord.read(self.path / RECORD) if (self.path / RECORD).exists() else None
+
+    @property
+    def is_done(self) -> bool:
+        """True if the run is finished or diverged, so that nothing is left to train.
+
+        Raises:
+            UserError: the folder holds a run of another configuration, which `overwrite` does not replace; the message
+                lists the differences.
+        """
+        run, changes = self._found(self.settings.resume)
+        ended = run is not None and run.status in (Status.FINISHED, Status.DIVERGED)
+        if changes and not self.settings.overwrite:
+            remedy = "overwrite=true replaces it, another out=... keeps it"
+            if not ended and not self._found("inexact")[1]:
+                remedy = f"resume=inexact resumes it, and the record says so; {remedy}"
+            raise UserError(f"{self.path} holds a run with another configuration ({'; '.join(changes)}); {remedy}")
+        return ended and not changes
+
+    @property
+    def is_claimed(self) -> bool:
+        """True if the folder holds results or a state: a run claims it at its first step, not while it reads data."""
+        if (self.path / CHECKPOINT).exists():
+            return True
+        run = self.record
+        return run is not None and run.status != Status.FAILED
+
+    def _found(self, resume: str) -> tuple[RunRecord | None, list[str]]:
+        """Return the record that the folder holds, if there is one, and what differs from `settings` there."""
+        if not self.is_claimed:
+            return None, []
+        run, config = self.record, self.path / CONFIG
+        with readable(config):
+            identity = run.config if run is not None else read_json(config) if config.exists() else None
+        allowed = INEXACT if resume == "inexact" else ()
+        changes = [] if identity is None else identity_differences(identity, self.settings, allowed)
+        if run is not None and run.status == Status.FINISHED and not changes:
+            changes = _data_differences(run, self.settings)
+        return run, changes
+
+    def status(self) -> tuple[Status, str]:
+        """Return the status of the run, and its reason or place."""
+        try:
+            run = self.record
+            if not self.is_done and (at_work := holder(self.path / LOCK)) is not None:
+                return Status.RUNNING, at_work
+        except UserError as error:
+            return Status.REFUSED, str(error)
+        if run is not None:
+            return Status(run.status), run.reason
+        if (self.path / ERRORS).exists():
+            return Status.REFUSED, (self.path / ERRORS).read_text(encoding="utf-8").strip()
+        if (self.path / CONFIG).exists():
+            return Status.KILLED, NO_RECORD
+        return Status.WAITING, "it never started"
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the lock while a run trains. Raises Held if another process does."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return hold(self.path / LOCK, LOCK_PATIENCE_SECONDS)
+
+    def clear(self) -> None:
+        """Remove the record and the error of earlier attempts, and a run that is replaced; write the identity."""
+        sweep_partials(self.path)
+        if self.settings.overwrite and self._found(self.settings.resume)[1]:
+            for path in self.path.iterdir():
+                if path.is_file() and path.name != LOCK:
+                    path.unlink()
+        write_json(self.path / CONFIG, self.settings.identity)
+        for name in (ERRORS, RECORD):
+            (self.path / name).unlink(missing_ok=True)
+
+    def write_error(self, text: str) -> None:
+        """Write error.log; on a full disk the message in the terminal is all there is."""
+        with suppress(UserError, OSError):
+            write_atomic(self.path / ERRORS, text.encode())
+
+    def resume(self, trainer: "Trainer") -> bool:
+        """Load the checkpoint into a trainer, if there is one; return True if there is.
+
+        Raises:
+            UserError: the checkpoint is damaged, of another run, of other data, or of other conditions without
+                `resume=inexact`.
+        """
+        saved = checkpoint.read(self.path)
+        if saved is None:
+            return False
+        tensors, state = saved
+        if "stopping" not in state["training"]:
+            raise UserError(f"{self.path / CHECKPOINT} is of an earlier version; {checkpoint.REMEDY}")
+        earlier, now = state["run"], trainer.output.run
+        if others := identity_differences(earlier["config"], self.settings, INEXACT):
+            raise UserError(f"{self.path / CHECKPOINT} is of another run ({'; '.join(others)}); {checkpoint.REMEDY}")
+        without_key = {"products": "mkl"} if now["environment"]["device"] == "cpu" else {}
+        changes = record.differences(without_key | earlier["environment"], now["environment"])
+        conditions = [f"{key}: {old}, then {new}" for key, old, new in changes]
+        if earlier["environment"]["data_sha256"] != now["environment"]["data_sha256"]:
+            raise UserError(f"{self.path} was paused on other data ({'; '.join(conditions)}); choose another out=...")
+        if conditions and self.settings.resume != "inexact":
+            raise UserError(
+                f"{self.path} was paused under other conditions ({'; '.join(conditions)}); resume=inexact resumes it, "
+                "and the record says so"
+            )
+        trainer.load_state_dict(tensors, state["training"])
+        trainer.resumes += 1
+        now |= {"inexact": earlier["inexact"] + conditions, "pretrain": earlier["pretrain"]}
+        return True
+
+
+def identity_differences(identity: Mapping[str, Any], settings: Settings, may_change: Container[str]) -> list[str]:
+    """List the differences between an identity and settings, except in the keys that may change.
+
+    Paths of data are left out, since their content is compared.
+    """
+    now = json.loads(json.dumps(settings.identity))
+    sides = (configure.comparable(record.without_paths(config)) for config in (identity, now))
+    changes = record.differences(*({"code": {}, **config} for config in sides))
+    return [
+        f"the code in {key.removeprefix('code.')} has changed"
+        if key.startswith("code.")
+        else f"{key}: {there} there, {here} now"
+        for key, there, here in changes
+        if key not in may_change
+    ]
+
+
+def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
+    """Compare the data of a finished run with those of settings, if they are the user's own."""
+    if "code" not in settings.identity and record.without_paths(settings.identity)["task"] == settings.task:
+        return []
+    builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
+    changed = prepared(builder, settings).digest != run.provenance.data_sha256
+    return [f"the data of {run.task} have changed"] if changed else []
+
+
+def prepared(builder: TaskBuilder, settings: Settings) -> Task:
+    """Return the task of these settings, prepared if it was not."""
+    with Parts(builder.facts.name, "preparing the data, once") as progress:
+        return builder.build(Place.of(settings, progress))

@@ -1,0 +1,46 @@
+"""Time of a whole sweep, from the first steps of its first run."""
+
+import time
+
+from lra.core.console import say, span
+from lra.core.errors import CONFIG_ERROR
+from lra.core.signals import Paused
+from lra.runs.build import Job, System
+
+LEAST_STEPS, LEAST_SECONDS = 3, 5.0  # before the time of a step is known; the first step is not counted
+
+
+def training_tokens(system: System) -> int:
+    """Return the tokens of one training and its pretraining, padding included."""
+    phases = [system] if system.pretraining is None else [system, system.pretraining.system]
+    facts = system.builder.facts
+    return sum(phase.recipe.steps * phase.recipe.batch_size for phase in phases) * facts.documents * facts.max_len
+
+
+class SweepTime:
+    """Print the time of the whole sweep during its first run, and stop it if that is above `max_hours`."""
+
+    def __init__(self, job: Job) -> None:
+        settings, facts = job.settings, job.system.builder.facts
+        self._tokens = settings.sweep["tokens"] if job.number == 0 and settings.sweep["jobs"] > 1 else None
+        self._per_step = job.system.recipe.batch_size * facts.documents * facts.max_len
+        self._max_hours = settings.max_hours if settings.sweep_minutes is None else None
+        self._steps, self._began = 0, 0.0
+
+    def on_step(self) -> Paused | None:
+        """Count a step; return the reason to stop the sweep, or None."""
+        if self._tokens is None:
+            return None
+        self._steps += 1
+        now = time.monotonic()
+        if self._steps == 1:
+            self._began = now
+        if self._steps <= LEAST_STEPS or now - self._began < LEAST_SECONDS:
+            return None
+        seconds = (now - self._began) / (self._steps - 1) / self._per_step * self._tokens
+        self._tokens = None
+        say(f"the sweep takes about {span(seconds)} without evaluations, at the speed of its first run")
+        if self._max_hours is not None and seconds / 3600 > self._max_hours:
+            limit = f"{span(seconds)} is above max_hours={self._max_hours:g}; use max_hours=null, or sweep_minutes=..."
+            return Paused(limit, code=CONFIG_ERROR)
+        return None

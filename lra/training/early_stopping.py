@@ -1,0 +1,86 @@
+"""When a training ends: solved, without progress, or after all steps; and its better evaluations."""
+
+import math
+from typing import Any
+
+from lra.training.recipe import Recipe
+
+REACHED = (50, 90, 99)  # percent of validation
+GOALS = 2  # consecutive evaluations that solve a task
+STATE = ("step", "why", "at_goal", "progress", "reached")
+
+
+def is_better(now: dict[str, Any], best: dict[str, Any] | None, metric: str) -> bool:
+    """Return True if an evaluation, with accuracy and loss, is better than the best so far, by `TaskSpec.metric`.
+
+    The first of equal evaluations stays the best; a loss that is not finite is the worst.
+    """
+    if best is None:
+        return True
+    if metric == "accuracy":
+        return now["accuracy"] > best["accuracy"]
+    losses = (each["loss"] for each in (now, best))
+    loss_now, loss_best = (math.inf if loss is None or not math.isfinite(loss) else loss for loss in losses)
+    return loss_now < loss_best
+
+
+class StoppingRule:
+    """Early stopping. `step`: where the training ends; `why`: the reason.
+
+    A task is solved at a validation accuracy of `train.goal` in two consecutive evaluations. Progress is a better
+    validation or, with `train.progress`, an error that has dropped by this share since the last progress. After
+    `train.patience` evaluations without progress the training ends with `train.cooldown` steps of a falling rate.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.step, self.why = recipe.steps, "steps"
+        self.at_goal = 0  # consecutive evaluations
+        self.reached: dict[str, dict[str, float]] = {}  # milestones, recorded if there is a goal
+        self.progress: dict[str, float] | None = None  # step and error (percent) of the last progress
+
+    def update(self, last: dict[str, Any], best_step: int, tokens: int, seconds: float) -> None:
+        """Add an evaluation.
+
+        Args:
+            last: its entry in the record.
+            best_step: step of the best evaluation so far.
+            tokens, seconds: of all training and evaluation so far.
+        """
+        recipe, step = self.recipe, last["step"]
+        if recipe.goal is not None:
+            for percent in (part for part in REACHED if last["accuracy"] >= part):
+                self.reached.setdefault(str(percent), {"step": step, "tokens": tokens, "seconds": seconds})
+            self.at_goal = self.at_goal + 1 if last["accuracy"] >= recipe.goal else 0
+            if self.at_goal == GOALS:
+                self.step, self.why = step, "solved"
+        progress = best_step if recipe.progress is None else self._last_progress(step, 100 - last["accuracy"])
+        cooled = step + (recipe.cooldown or 0)
+        if self.why == "steps" and cooled < recipe.steps and self.out_of_patience(step, progress):
+            self.step, self.why = cooled, "no progress"
+
+    def out_of_patience(self, step: int, best: int) -> bool:
+        """Return True if the evaluation of step `best`, the last with progress, and the end of the warm-up are at least
+        `patience` evaluations before `step`."""
+        recipe = self.recipe
+        return recipe.patience is not None and step - max(best, recipe.warmup) >= recipe.patience * recipe.eval_every
+
+    def _last_progress(self, step: int, wrong: float) -> int:
+        if self.progress is None or wrong < (1 - self.recipe.progress) * self.progress["wrong"]:
+            self.progress = {"step": step, "wrong": wrong}
+        return self.progress["step"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        return {key: getattr(self, key) for key in STATE}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore `state_dict`."""
+        for key in STATE:
+            setattr(self, key, state[key])
+
+    def entries(self) -> dict[str, Any]:
+        """Return the entries of the record, if a training may end before its steps."""
+        if self.recipe.patience is None and self.recipe.goal is None:
+            return {}
+        return {"ended": self.why} | ({} if self.recipe.goal is None else {"reached": self.reached})

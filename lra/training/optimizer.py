@@ -1,0 +1,105 @@
+"""AdamW: the optimiser of a recipe, and the update by a gradient.
+
+The host never waits for an accelerator: the loss of a step is read later. Until then `broken` of the optimiser
+prevents updates in a step with a loss or gradient that is not finite, and in those after it. With complex weights the
+host waits, since torch has no fused AdamW for them.
+"""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lra.core.errors import UserError
+from lra.model.model import Model
+from lra.ops import dropout
+from lra.ops.device import AsyncNumbers
+from lra.training.batches import Tokens
+from lra.training.recipe import Recipe
+
+
+class Diverged(Exception):
+    """The loss or the gradient of a step is not finite; the weights are those before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """A started update. `numbers`: loss, real and computed tokens, gradient norm."""
+
+    step: int
+    lr: float
+    numbers: AsyncNumbers
+
+    def read(self) -> tuple[float, Tokens]:
+        """Return the loss and the tokens. Raises `Diverged` if the loss or the gradient is not finite."""
+        loss, real, computed, norm = self.numbers.read()
+        if not math.isfinite(loss + norm):
+            raise Diverged(
+                f"the loss of step {self.step} is {loss}, its gradient {norm:.3g} (learning rate {self.lr:.3g})"
+            )
+        return loss, Tokens(real=int(real), computed=int(computed))
+
+
+def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
+    """Create AdamW over the weights that are not frozen, with a group for each weight decay and `factor` of the rate.
+
+    `update` changes nothing while `broken`, a tensor on the device, is 1.
+    """
+    group_of = model.group_by_parameter(recipe.groups or ())
+    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = defaultdict(list)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            factor, decay = recipe.rate_factor_and_decay(name, group_of.get(name))
+            groups[factor * recipe.depth_factor(name, len(model.blocks)), decay].append(parameter)
+    options = [{"params": held, "factor": factor, "weight_decay": decay} for (factor, decay), held in groups.items()]
+    fused = not any(parameter.is_complex() for parameter in model.parameters())
+    optimizer = torch.optim.AdamW(options, lr=0.0, betas=tuple(recipe.betas), eps=recipe.eps, fused=fused)
+    optimizer.broken = torch.zeros((), dtype=torch.float32, device=next(model.parameters()).device)
+    return optimizer
+
+
+def update(
+    model: Model, optimizer: torch.optim.AdamW, totals: Tensor, recipe: Recipe, *, step: int, last: int | None = None
+) -> Update:
+    """Start the update of the weights by their gradients.
+
+    Args:
+        optimizer: of `make_optimizer`.
+        totals: of `compute_gradient`.
+        last: see `Recipe.learning_rate`.
+    """
+    gradients = [parameter.grad for parameter in model.every_parameter if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    numbers = torch.cat([totals, norm.double().view(1)])
+    optimizer.broken = torch.maximum(optimizer.broken, numbers.sum() * 0 != 0)  # 1 if one is not finite
+    if recipe.clip_norm is not None:
+        torch.nn.utils.clip_grads_with_norm_(model.every_parameter, recipe.clip_norm, norm)
+    lr = recipe.learning_rate(step, last)
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["factor"]
+    if optimizer.defaults["fused"]:
+        optimizer.found_inf = optimizer.broken
+        optimizer.step()
+    elif not optimizer.broken:
+        optimizer.step()
+    return Update(step=step, lr=lr, numbers=AsyncNumbers(numbers))
+
+
+def compile_blocks(model: Model) -> None:
+    """Compile each block. Noise is then hashed, on a CPU, too."""
+    torch._dynamo.config.specialize_float = True  # settings such as eps are constants of a graph
+    torch._dynamo.config.recompile_limit = 32  # training and evaluation, padded and packed, all tokens and the CLS
+    torch._dynamo.config.fail_on_recompile_limit_hit = True  # a run would go on uncompiled
+    torch._functorch.config.backward_pass_autocast = "off"  # backward passes of full-precision parts, too
+    try:
+        torch.compile(torch.neg)(next(model.parameters()).detach())
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"train.compile: no compiler for torch.compile ({reason}); use train.compile=false") from None
+    for module in model.modules():
+        if isinstance(module, dropout.Keyed):
+            module.hashed = True
+    for block in model.blocks:
+        block.compile(dynamic=True if model.blocks[0].mixer.one_graph else None)

@@ -1,0 +1,326 @@
+"""The training loop, and everything that changes from step to step."""
+
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lra.config.settings import Checkpoints, Precision
+from lra.core.console import TrainingBar, say
+from lra.core.files import write_atomic
+from lra.core.signals import Paused, StopFlag
+from lra.data import Split, Task
+from lra.model.model import Model
+from lra.ops import dropout, products
+from lra.ops.device import is_asynchronous
+from lra.records import checkpoint, record
+from lra.records.names import METRICS
+from lra.training import distributed
+from lra.training.batches import MicroBatch, Tokens, batches, micro_batches, predict, prefetch, summed_loss
+from lra.training.block_probe import probe
+from lra.training.early_stopping import StoppingRule, is_better
+from lra.training.evaluate import evaluate
+from lra.training.optimizer import Diverged, Update, compile_blocks, make_optimizer, update
+from lra.training.recipe import Recipe
+
+PLAIN = ("step", "measured", "seconds", "window_seconds", "last", "best", "lines", "resumes")  # of the state
+
+
+def compute_gradient(
+    model: Model,
+    split: Split,
+    examples: np.ndarray,
+    parts: Iterable[MicroBatch],
+    *,
+    seed: int,
+    step: int,
+    precision: Precision,
+) -> Tensor:
+    """Set the gradient of the mean loss over `examples`; return [loss, real tokens, computed tokens].
+
+    It does not depend on the cut into `parts` or on the number of ranks: the loss of a micro-batch is divided by the
+    predictions of the batch, and dropout is keyed by document.
+    """
+    if not model.training:
+        model.train()
+    model.redraw(seed, step)
+    for parameter in model.every_parameter:
+        parameter.grad = None
+    predictions = len(split.predictions(examples))
+    total, real, computed = torch.zeros((), dtype=torch.float64, device=model.every_parameter[0].device), 0, 0
+    for part in parts:
+        dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
+        with products.of_micro_batch(part.tokens.size, model.dim):
+            logits, labels = predict(model, part, precision)
+            loss = summed_loss(logits, labels) / predictions
+            loss.backward()
+        total += loss.detach()
+        real, computed = real + part.real, computed + part.tokens.size
+    distributed.add_gradients(model.every_parameter)
+    totals = torch.stack([total, total.new_full((), real), total.new_full((), computed)])
+    distributed.all_reduce_sum_(totals)
+    return totals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Folder and messages of a training.
+
+    Args:
+        folder: receives `metrics.jsonl` and checkpoints; None: neither is written.
+        title: prefix of messages.
+        checkpoints: when they are due.
+        run: JSON values that checkpoints keep beside the state: configuration and conditions of the run.
+        log: receives each line of `metrics.jsonl`.
+    """
+
+    folder: Path | None = None
+    title: str = "training"
+    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(minutes=math.inf, steps=None, keep=False))
+    run: dict[str, Any] = field(default_factory=dict)
+    log: Callable[[dict[str, Any]], None] = lambda _: None
+
+
+class Trainer:
+    """A model in training.
+
+    Args:
+        probe: number of validation examples on which every block is measured at each evaluation.
+
+    Attributes:
+        step: number of updates.
+        lines: evaluations, the lines of `metrics.jsonl`.
+        last, best: scores of the last and the best evaluation, as in records.
+        seconds, tokens: of the whole training, up to the last evaluation.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        task: Task,
+        recipe: Recipe,
+        *,
+        seed: int,
+        precision: Precision = "fp32",
+        probe: int | None = None,
+        output: Output | None = None,
+    ) -> None:
+        self.model, self.task, self.recipe = model, task, recipe
+        self.seed, self.precision, self.probe = seed, precision, probe
+        self.output = output or Output()
+        if recipe.compile:
+            compile_blocks(model)
+        self.optimizer = make_optimizer(model, recipe)
+        self.stopping = StoppingRule(recipe)
+        self.step, self.measured = 0, 0  # `measured`: step of the last evaluation
+        self.updates: deque[Update] = deque()  # whose loss has not been read, the last ones of `step`
+        self.losses: list[float] = []  # of all other steps
+        self.seconds, self.window_seconds = {"train": 0.0, "evaluate": 0.0}, 0.0  # `window`: since the last evaluation
+        self.tokens, self.window_tokens = Tokens(), Tokens()
+        self.last: dict[str, Any] | None = None
+        self.best: dict[str, Any] | None = None
+        self.best_weights: dict[str, Tensor] = {}
+        self.lines: list[dict[str, Any]] = []
+        self.resumes = 0
+        self._saved_at = time.monotonic()
+
+    def train(self, stop: StopFlag, limit: Callable[[], Paused | None] = lambda: None) -> None:
+        """Train to the end: all steps of the recipe, or where its stopping rule says.
+
+        Args:
+            stop: asks for a pause.
+            limit: called after each step; returns a further reason for a pause.
+
+        Raises:
+            Paused: on all ranks, if one of them is asked to stop; the state is saved.
+            Diverged: a loss or gradient is not finite; weights and optimiser are those before that step. On an
+                accelerator, where losses are read a step later, one step later.
+        """
+        say(f"{self.output.title}: {self.recipe.rate_in_words()}")
+        if self.resumes:
+            say(f"{self.output.title}: resumes from step {self.step}")
+        self.write_metrics()
+        behind = int(self._asynchronous)
+        steps = self._read()
+        with TrainingBar(self.output.title, self.recipe.steps, self.step) as bar:
+            try:
+                while self.step < self.stopping.step or self.is_eval_step():
+                    tokens = Tokens()
+                    if not self.is_eval_step():  # else the run was stopped in that evaluation
+                        clock = time.perf_counter()
+                        split, examples, parts = next(steps)
+                        totals = compute_gradient(
+                            self.model, split, examples, parts, seed=self.seed, step=self.step, precision=self.precision
+                        )
+                        self.updates.append(
+                            update(
+                                self.model, self.optimizer, totals, self.recipe, step=self.step, last=self.stopping.step
+                            )
+                        )
+                        self.step += 1
+                        tokens = self.read_losses(0 if self.is_eval_step() or not self.losses else behind)
+                        self.window_seconds += time.perf_counter() - clock
+                    if self.is_eval_step():
+                        self.evaluate(stop, bar)
+                    bar.step(self.step, self.losses[-1], tokens.computed)
+                    if self._checkpoint_due():
+                        self.save()
+                    distributed.pause_all(stop.pending() or limit())
+                distributed.pause_all(stop.signalled())  # since the last step
+            except Paused:
+                self.save()
+                raise
+
+    def is_eval_step(self) -> bool:
+        """Return True if an evaluation is due at this step and has not been made."""
+        due = self.step % self.recipe.eval_every == 0 or self.step == self.stopping.step
+        return self.step > self.measured and due
+
+    def evaluate(self, stop: StopFlag, bar: TrainingBar) -> None:
+        """Score the validation split, keep the best weights, and add a line to `metrics.jsonl`.
+
+        Raises:
+            Paused: on a signal. A time limit waits for the end, so that every start of a run advances.
+        """
+        recipe, step, clock = self.recipe, self.step, time.perf_counter()
+        score = evaluate(
+            self.model, self.task.val, recipe.eval_batch, precision=self.precision, stop=stop,
+            progress=lambda done, total: bar.evaluating(step, done, total),
+        )  # fmt: skip
+        seconds, tokens, losses = time.perf_counter() - clock, self.window_tokens, self.losses[self.measured :]
+        score.say_if_not_finite(f"{self.output.title}, step {step}, validation")
+        bar.evaluated(f"{self.task.metric} {getattr(score, self.task.metric):.2f}")
+        line = {
+            "step": step,
+            "epoch": step * recipe.batch_size / len(self.task.train),
+            "lr": recipe.learning_rate(step - 1, self.stopping.step),
+            "train_loss": math.fsum(losses) / len(losses),
+            "val_loss": score.loss,
+            "val_accuracy": score.accuracy,
+            "seconds": self.window_seconds + seconds,
+            "train_seconds": self.window_seconds,
+            "tokens": tokens.computed,
+            "tokens_real": tokens.real,
+        }
+        if self.probe:
+            line |= probe(self.model, self.task.val, self.probe, precision=self.precision)
+        self.seconds["train"] += self.window_seconds
+        self.seconds["evaluate"] += seconds
+        self.tokens += tokens
+        self.measured, self.window_tokens, self.window_seconds = step, Tokens(), 0.0
+        self.last = score.entry(step)
+        if is_better(self.last, self.best, self.task.metric):
+            self.best = self.last
+            self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.stopping.update(self.last, self.best["step"], self.tokens.computed, sum(self.seconds.values()))
+        self.lines.append(record.finite(line))
+        self.write_metrics()
+        self.output.log(self.lines[-1])
+
+    def read_losses(self, leave: int = 0) -> Tokens:
+        """Read the losses of all updates but the last `leave`, and return their tokens.
+
+        Raises:
+            Diverged: a loss or gradient is not finite; `step` is then the number of updates before it.
+        """
+        seen = Tokens()
+        while len(self.updates) > leave:
+            done = self.updates.popleft()
+            try:
+                loss, tokens = done.read()
+            except Diverged:
+                self.step = done.step
+                self.updates.clear()
+                raise
+            self.losses.append(loss)
+            seen += tokens
+        self.window_tokens += seen
+        return seen
+
+    @property
+    def _asynchronous(self) -> bool:
+        return is_asynchronous(next(self.model.parameters()).device)
+
+    def _read(self) -> Iterator[tuple[Split, np.ndarray, Iterable[MicroBatch]]]:
+        """Splits, examples and micro-batches of the steps; on an accelerator they are read during the step before."""
+
+        def parts(split: Split, examples: np.ndarray) -> Iterator[MicroBatch]:
+            return micro_batches(self.model, split, examples, self.recipe.micro_batch, self.precision)
+
+        steps = (
+            (self.task.train.of_step(step), examples)
+            for step, examples in batches(len(self.task.train), self.recipe, self.seed, self.step)
+        )
+        if self._asynchronous:
+            return prefetch((split, examples, list(parts(split, examples))) for split, examples in steps)
+        return ((split, examples, parts(split, examples)) for split, examples in steps)
+
+    def write_metrics(self) -> None:
+        """Write `metrics.jsonl` on rank 0."""
+        if self.output.folder is not None and distributed.is_main():
+            text = "".join(json.dumps(line) + "\n" for line in self.lines)
+            write_atomic(self.output.folder / METRICS, text.encode())
+
+    def _checkpoint_due(self) -> bool:
+        """Return True on all ranks if a checkpoint is due, by the clock of rank 0."""
+        waited = time.monotonic() - self._saved_at
+        due = self.step >= self.stopping.step or self.output.checkpoints.due(self.step, waited)
+        return distributed.all_reduce_sum(due and distributed.is_main()) == [1]
+
+    def save(self) -> None:
+        """Write a checkpoint on rank 0.
+
+        Raises:
+            Diverged: on all ranks, if the last updates have numbers that are not finite.
+        """
+        self.read_losses()
+        if self.output.folder is not None and distributed.is_main():
+            tensors, state = self.state_dict()
+            checkpoint.write(self.output.folder, tensors, {"training": state, "run": self.output.run})
+            self._saved_at = time.monotonic()
+
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the state: tensors by name, and JSON values. Call `read_losses` before."""
+        tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer/{name}/{key}"] = value
+        tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
+        tensors |= {f"best/{name}": value for name, value in self.best_weights.items()}
+        state = {key: getattr(self, key) for key in PLAIN}
+        totals = {"tokens": asdict(self.tokens), "window_tokens": asdict(self.window_tokens)}
+        return tensors, {**state, **totals, "stopping": self.stopping.state_dict()}
+
+    def load_state_dict(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Restore `state_dict`. Raises KeyError, ValueError or RuntimeError if it is of another model."""
+        weights, kept = {}, {}
+        shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        held = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+        index = {names[parameter]: number for number, parameter in enumerate(held)}
+        for path, value in tensors.items():
+            part, _, name = path.partition("/")
+            if part == "model":
+                weights[name] = value
+            elif part == "best":
+                self.best_weights[name] = value
+            elif part == "optimizer":
+                parameter, key = name.rsplit("/", 1)
+                if value.dim() and value.shape != shapes[parameter]:
+                    raise ValueError(f"{path} is {list(value.shape)}, expected {list(shapes[parameter])}")
+                kept.setdefault(index[parameter], {})[key] = value.clone()  # aligned as it was
+        self.model.load_state_dict(weights)
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": kept})
+        self.losses = tensors["losses"].tolist()
+        for key in PLAIN:
+            setattr(self, key, state[key])
+        self.tokens, self.window_tokens = Tokens(**state["tokens"]), Tokens(**state["window_tokens"])
+        self.stopping.load_state_dict(state["stopping"])
