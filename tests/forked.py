@@ -31,12 +31,12 @@ import lra.report.figures
 from lra.cli import train
 from lra.config.cell import Cell, cell_of
 from lra.config.settings import Settings, settings_of
+from lra.core.console import TrainingBar
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import record
 from lra.records.names import METRICS, WEIGHTS
-from lra.runs import trainer
-from lra.runs.folder import run
+from lra.runs.run import run
 
 TINY = (
     "task=listops",
@@ -53,8 +53,8 @@ TINY = (
 PATIENCE_SECONDS, NEVER = 900.0, -99  # for a command to end, and the exit code of one that does not
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 POINTS = {
-    "step": (trainer.Trainer, "on_step"),  # after a step, before its checkpoint
-    "evaluation": (trainer.Trainer, "on_part"),
+    "step": (TrainingBar, "step"),  # after a step, before its checkpoint
+    "evaluation": (TrainingBar, "evaluating"),
     "file written": (os, "fsync"),  # under its temporary name; every second time of a folder
     "file renamed": (os, "replace"),  # before that
 }

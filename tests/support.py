@@ -23,13 +23,17 @@ from lra.config.cell import Cell
 from lra.config.compose import compose, options
 from lra.config.settings import Settings
 from lra.core.paths import conf_dir
+from lra.core.signals import StopFlag
 from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, assemble
 from lra.runs.describe import saved_tensors
 from lra.tasks import Place, Split, Task, TaskBuilder, TaskSpec
+from lra.training.batches import micro_batches
+from lra.training.optimizer import Update, update
 from lra.training.recipe import Recipe
+from lra.training.trainer import Trainer, compute_gradient
 
 TINY_MODEL = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
 
@@ -285,6 +289,27 @@ def stub_task(examples: int = 23, **changes: object) -> Task:
 def recipe_of(*overrides: str, **changes: object) -> Recipe:
     """The recipe that a command line of these overrides gives, with some of its values changed."""
     return Recipe(**{**settings(*overrides)["train"], **changes})
+
+
+def accumulate(
+    model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: str
+) -> Tensor:
+    """`compute_gradient` in micro-batches of `size` examples."""
+    parts = micro_batches(model, split, examples, size, precision)
+    return compute_gradient(model, split, examples, parts, seed=seed, step=step, precision=precision)
+
+
+def train_step(model, optimizer, split, examples, recipe, *, seed: int, step: int, precision: str) -> Update:
+    """Gradient and update, as in the loop."""
+    totals = accumulate(model, split, examples, recipe.micro_batch, seed=seed, step=step, precision=precision)
+    return update(model, optimizer, totals, recipe, step=step)
+
+
+def train_model(model: Model, task: Task, recipe: Recipe, *, seed: int = 3, **options: Any) -> Trainer:
+    """Train to the end, with nothing written."""
+    trainer = Trainer(model, task, recipe, seed=seed, **options)
+    trainer.train(StopFlag())
+    return trainer
 
 
 def small_recipe(**changes: object) -> Recipe:

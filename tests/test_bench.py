@@ -8,7 +8,7 @@ from time import sleep
 import numpy as np
 import pytest
 import torch
-from support import Commands, composed, stub_task
+from support import Commands, accumulate, composed, stub_task
 from torch import nn
 
 from lra.bench import compare, subjects
@@ -20,7 +20,6 @@ from lra.config import configure
 from lra.core.errors import UserError
 from lra.runs.build import assemble
 from lra.runs.initial_weights import draw_model
-from lra.training.update import accumulate
 
 TINY = ("model.dim=12", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
 

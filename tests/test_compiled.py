@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
 from lra.ops.packing import Packed
-from lra.training.update import compile_blocks
+from lra.training.optimizer import compile_blocks
 
 THREE = {  # graphs, where one or two serve all lengths of the others
     "bigbird", "gated_deltanet", "lru", "mamba2", "mlstm", "reformer", "retention", "s5", "sinkhorn",

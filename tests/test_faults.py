@@ -5,6 +5,9 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import lra.runs.execute
+import lra.training.fit
+import lra.training.update
 import pytest
 import torch
 from forked import TINY, command, result, run_folder, sending, when, without_figures
@@ -12,9 +15,6 @@ from support import Commands
 
 import lra
 import lra.cli.report
-import lra.runs.execute
-import lra.training.fit
-import lra.training.update
 from lra.core.errors import UserError
 from lra.data import cache
 from lra.records import checkpoint, record

@@ -2,29 +2,37 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import pairwise, product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from support import TINY_MODEL, WITH_KERNELS, model_of, options, recipe_of, small_recipe, stub_task, train_state
+from support import (
+    TINY_MODEL,
+    WITH_KERNELS,
+    accumulate,
+    model_of,
+    options,
+    recipe_of,
+    small_recipe,
+    strip_times,
+    stub_task,
+    train_model,
+    train_state,
+    train_step,
+)
 
+from lra.core.console import TrainingBar
 from lra.core.errors import UserError
-from lra.runs.course import EndOfTraining, better
+from lra.core.signals import StopFlag
 from lra.training import evaluate as evaluating
-from lra.training import fit as fitting
-from lra.training import update as training_update
-from lra.training.batches import Tokens, batches, cuts, partition_by_cost
+from lra.training import trainer as training
+from lra.training.batches import batches, cuts, partition_by_cost
+from lra.training.early_stopping import StoppingRule, is_better
 from lra.training.evaluate import evaluate
-from lra.training.fit import Training, fit
-from lra.training.recipe import Recipe
-from lra.training.update import Diverged, accumulate, update
-
-
-def trained(model, task, recipe: Recipe, **options: object):
-    return fit(Training(model, recipe), task, recipe, **options)
+from lra.training.optimizer import Diverged, make_optimizer
+from lra.training.trainer import Trainer
 
 
 def model_for(task, *overrides: str, dropout: float = 0.0) -> torch.nn.Module:
@@ -59,8 +67,8 @@ def test_a_run_prints_the_highest_rate_that_it_has() -> None:
     assert "6.99e-07 at step 10, below its peak of 0.000559" in rising
 
 
-def rule_of(**options: object) -> EndOfTraining:
-    return EndOfTraining(small_recipe(steps=97, warmup=11, eval_every=5, schedule="constant", **options))
+def rule_of(**options: object) -> StoppingRule:
+    return StoppingRule(small_recipe(steps=97, warmup=11, eval_every=5, schedule="constant", **options))
 
 
 def test_patience_counts_from_the_best_evaluation_and_from_the_warm_up() -> None:
@@ -81,12 +89,12 @@ def test_the_rate_falls_in_a_line_to_its_end_wherever_that_is() -> None:
         small_recipe(steps=97, schedule="cosine", cooldown=10)
 
 
-def ended(*accuracies: float, **options: object) -> EndOfTraining:
+def ended(*accuracies: float, **options: object) -> StoppingRule:
     """After evaluations every 5 of 97 steps, each with these answers right of 100."""
     best, end = 0, rule_of(**options)
     for place, accuracy in enumerate(accuracies):
         best = max(best, place, key=lambda at: (accuracies[at], -at))
-        end.take({"step": 5 * place + 5, "accuracy": accuracy}, 5 * best + 5, tokens=7 * place, seconds=0.5 * place)
+        end.update({"step": 5 * place + 5, "accuracy": accuracy}, 5 * best + 5, tokens=7 * place, seconds=0.5 * place)
     return end
 
 
@@ -126,17 +134,14 @@ def test_progress_is_so_many_fewer_wrong_answers_than_at_the_last_progress() -> 
 
 def test_training_ends_where_it_is_told_to() -> None:
     task, seen = stub_task(), []
-    model, recipe = model_for(task), small_recipe(steps=17, eval_every=5)
-    measured = trained(
-        model,
-        task,
-        recipe,
-        seed=3,
-        precision="fp32",
-        on_step=lambda step, *_: seen.append(step),
-        last_step=lambda: 12 if 5 in seen else 17,
-    )
-    assert [now.step for now in measured] == [5, 10, 12]
+    trainer = Trainer(model_for(task), task, small_recipe(steps=17, eval_every=5), seed=3)
+
+    def after_a_step() -> None:
+        seen.append(trainer.step)
+        trainer.stopping.step = 12 if 5 in seen else 17
+
+    trainer.train(StopFlag(), after_a_step)
+    assert [line["step"] for line in trainer.lines] == [5, 10, 12]
     assert seen == list(range(1, 13))
 
 
@@ -242,7 +247,7 @@ def test_training_is_adamw_by_hand() -> None:
     recipe = small_recipe(weight_decay=0.1)
     model, reference = model_for(task), model_for(task)
     start = train_state(model)
-    history = list(fit(Training(model, recipe), task, recipe, seed=3, precision="fp32", on_step=lambda *_: None))
+    history = train_model(model, task, recipe).lines
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in reference.parameters()]
     for step, examples in batches(23, recipe, seed=3):
         reference.zero_grad()
@@ -260,16 +265,16 @@ def test_training_is_adamw_by_hand() -> None:
                 assert torch.equal(value, start[name])
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, reference.state_dict()[name], rtol=1e-9, atol=1e-11)
-    assert [now.step for now in history] == [3, 6, 7]
-    assert [now.lr for now in history] == [recipe.learning_rate(step) for step in (2, 5, 6)]
-    assert history[-1].epoch == pytest.approx(7 * 8 / 23)
-    assert [now.tokens.computed for now in history] == [3 * 8 * 11, 3 * 8 * 11, 8 * 11]
+    assert [line["step"] for line in history] == [3, 6, 7]
+    assert [line["lr"] for line in history] == [recipe.learning_rate(step) for step in (2, 5, 6)]
+    assert history[-1]["epoch"] == pytest.approx(7 * 8 / 23)
+    assert [line["tokens"] for line in history] == [3 * 8 * 11, 3 * 8 * 11, 8 * 11]
 
 
 def test_clipping_bounds_the_gradient() -> None:
     task = stub_task()
     model = model_for(task)
-    list(trained(model, task, small_recipe(clip_norm=1e-3), seed=3, precision="fp32", on_step=lambda *_: None))
+    train_model(model, task, small_recipe(clip_norm=1e-3))
     norm = torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm()
     assert norm == pytest.approx(1e-3, rel=1e-3)
 
@@ -301,17 +306,15 @@ def test_seconds_are_of_training_and_evaluation_only(monkeypatch: pytest.MonkeyP
         now += seconds
         parts[seconds] += 1
 
-    predict = training_update.predict
-    monkeypatch.setattr(training_update, "predict", lambda *given: passes(1) or predict(*given))
-    monkeypatch.setattr("lra.training.fit.time", SimpleNamespace(perf_counter=lambda: now))
+    predict = training.predict
+    monkeypatch.setattr(training, "predict", lambda *given: passes(1) or predict(*given))
+    monkeypatch.setattr(TrainingBar, "evaluating", lambda *_: passes(100))
+    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: now, monotonic=lambda: now))
     task = stub_task()
-    fitted = trained(
-        model_for(task), task, small_recipe(steps=11, eval_every=5), seed=3, precision="fp32",
-        on_step=lambda *_: passes(10_000), on_part=lambda *_: passes(100),
-    )  # fmt: skip
-    spent = [(measured.train_seconds, measured.eval_seconds) for measured in fitted]
-    assert parts[10_000] == 11 and len(spent) == 3 and parts[1] >= 11 and parts[100] >= 3
-    assert tuple(map(sum, zip(*spent, strict=True))) == (parts[1], 100 * parts[100])
+    trainer = Trainer(model_for(task), task, small_recipe(steps=11, eval_every=5), seed=3)
+    trainer.train(StopFlag(), lambda: passes(10_000))
+    assert parts[10_000] == 11 and len(trainer.lines) == 3 and parts[1] >= 11 and parts[100] >= 3
+    assert trainer.seconds == {"train": parts[1], "evaluate": 100 * parts[100]}
 
 
 def test_evaluating_more_often_changes_nothing() -> None:
@@ -319,7 +322,7 @@ def test_evaluating_more_often_changes_nothing() -> None:
     ends = []
     for every in (1, 7):
         model = model_for(task, dropout=0.3)
-        list(trained(model, task, small_recipe(eval_every=every), seed=3, precision="fp32", on_step=lambda *_: None))
+        train_model(model, task, small_recipe(eval_every=every))
         ends.append(model.state_dict())
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
@@ -327,16 +330,16 @@ def test_evaluating_more_often_changes_nothing() -> None:
 def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
     task = stub_task()
     model = model_for(task)
-    seen = {}
+    trainer, seen = Trainer(model, task, small_recipe(), seed=3), {}
 
-    def poison(step: int, loss: float, tokens: int) -> None:
-        if step == 4:
+    def poison() -> None:
+        if trainer.step == 4:
             with torch.no_grad():
                 model.head[0].bias[0] = float("nan")
             seen.update(train_state(model))
 
     with pytest.raises(Diverged, match="the loss of step 4 is nan"):
-        list(trained(model, task, small_recipe(), seed=3, precision="fp32", on_step=poison))
+        trainer.train(StopFlag(), poison)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, seen[name], rtol=0, atol=0, equal_nan=True)
 
@@ -351,12 +354,12 @@ def diverging(model: torch.nn.Module, step: int) -> None:
 def test_a_step_that_is_not_finite_moves_nothing_nor_do_those_after_it() -> None:
     task, recipe = stub_task(), small_recipe(clip_norm=0.5)
     model = model_for(task)
-    training = Training(model, recipe)
+    trainer = Trainer(model, task, recipe, seed=2)
     diverging(model, 3)
     kept = []
     for step in range(6):
-        update(model, training.optimizer, task.train, np.arange(8), recipe, seed=2, step=step, precision="fp32")
-        kept.append({name: value.clone() for name, value in training.tensors().items()})
+        train_step(model, trainer.optimizer, task.train, np.arange(8), recipe, seed=2, step=step, precision="fp32")
+        kept.append({name: value.clone() for name, value in trainer.state_dict()[0].items()})
     for earlier, later in pairwise(kept[2:]):
         torch.testing.assert_close(later, earlier, rtol=0, atol=0)
     assert not torch.equal(kept[1]["model/head.0.weight"], kept[2]["model/head.0.weight"])
@@ -364,29 +367,28 @@ def test_a_step_that_is_not_finite_moves_nothing_nor_do_those_after_it() -> None
 
 def history(monkeypatch: pytest.MonkeyPatch, behind: int, poisoned: int | None) -> tuple[list, dict, dict, str]:
     """The measurements of seven steps and what a checkpoint would hold after each, then at the end; and the error."""
-    monkeypatch.setattr(fitting, "is_asynchronous", lambda _: behind)
+    monkeypatch.setattr(training, "is_asynchronous", lambda _: behind)
     monkeypatch.setattr(evaluating, "is_asynchronous", lambda _: behind)
     task, recipe, said = stub_task(), small_recipe(clip_norm=0.5, eval_every=5, compile=False), ""
     model = model_for(task, "attention=performer", "attention.redraw_every=1", dropout=0.3)
-    training, states, measured = Training(model, recipe), {}, []
+    trainer, states = Trainer(model, task, recipe, seed=3), {}
     if poisoned is not None:
         diverging(model, poisoned)
 
     def state() -> dict:
-        return {name: value.clone() for name, value in training.tensors().items()} | {"step": training.step}
+        return {name: value.clone() for name, value in trainer.state_dict()[0].items()} | {"step": trainer.step}
 
-    def on_step(step: int, loss: float, tokens: Tokens) -> None:
-        if step in (2, 3):  # a checkpoint is due
-            training.look()
-            states[step] = state()
-        assert len(training.updates) <= behind
+    def after_a_step() -> None:
+        if trainer.step in (2, 3):  # a checkpoint is due
+            trainer.read_losses()
+            states[trainer.step] = state()
+        assert len(trainer.updates) <= behind
 
     try:
-        for now in fit(training, task, recipe, seed=3, precision="fp32", on_step=on_step):
-            measured.append({**asdict(now), "train_seconds": 0, "eval_seconds": 0})
+        trainer.train(StopFlag(), after_a_step)
     except Diverged as error:
         said = str(error)
-    return measured, states, state(), said
+    return [strip_times(line) for line in trainer.lines], states, state(), said
 
 
 @pytest.mark.parametrize("poisoned", [None, 4])
@@ -399,14 +401,21 @@ def test_reading_the_losses_later_changes_nothing(monkeypatch: pytest.MonkeyPatc
     assert poisoned is None or expected[2]["step"] == poisoned
 
 
-def test_the_better_of_two_evaluations() -> None:
-    assert better((10.0, 9.0), None, "accuracy")
-    assert better((50.0, 9.0), (40.0, 1.0), "accuracy")
-    assert not better((50.0, 1.0), (50.0, 2.0), "accuracy")
-    assert better((10.0, 2.0), (50.0, 3.0), "perplexity")
-    assert better((10.0, 2.0), (10.0, math.nan), "perplexity")
-    assert not better((10.0, math.nan), (10.0, 2.0), "perplexity")
-    assert not better((10.0, math.nan), (10.0, math.nan), "perplexity")
+@pytest.mark.parametrize(
+    ("now", "best", "metric", "better"),
+    [
+        ((50.0, 9.0), (40.0, 1.0), "accuracy", True),
+        ((50.0, 1.0), (50.0, 2.0), "accuracy", False),
+        ((10.0, 2.0), (50.0, 3.0), "perplexity", True),
+        ((10.0, 2.0), (10.0, math.nan), "perplexity", True),
+        ((10.0, math.nan), (10.0, 2.0), "perplexity", False),
+        ((10.0, None), (10.0, math.nan), "perplexity", False),
+    ],
+)
+def test_the_better_of_two_evaluations(now: tuple, best: tuple, metric: str, better: bool) -> None:
+    """Accuracy and loss of each."""
+    first, second = (dict(zip(("accuracy", "loss"), each, strict=True)) for each in (now, best))
+    assert is_better(first, second, metric) == better and is_better(first, None, metric)
 
 
 def test_bf16_is_near_fp32() -> None:
@@ -414,8 +423,7 @@ def test_bf16_is_near_fp32() -> None:
     losses = []
     for precision in ("fp32", "bf16"):
         model = model_for(task).float()
-        history = list(trained(model, task, small_recipe(), seed=3, precision=precision, on_step=lambda *_: None))
-        losses.append(history[-1].train_loss)
+        losses.append(train_model(model, task, small_recipe(), precision=precision).lines[-1]["train_loss"])
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
@@ -432,8 +440,7 @@ def test_compiled_blocks_give_the_same_losses() -> None:
         names = list(model.state_dict())
         graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
         recipe = small_recipe(compile=compiled)
-        history = list(trained(model, task, recipe, seed=3, precision="fp32", on_step=lambda *_: None))
-        losses.append([(now.train_loss, now.val.loss) for now in history])
+        losses.append([(line["train_loss"], line["val_loss"]) for line in train_model(model, task, recipe).lines])
         assert list(model.state_dict()) == names
         assert (torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs) == compiled
     for first, second in zip(*losses, strict=True):
@@ -446,8 +453,7 @@ def test_a_gpu_gives_the_losses_of_the_cpu() -> None:
     losses = []
     for device in ("cpu", "cuda"):
         model = model_for(task).to(device)
-        history = list(trained(model, task, small_recipe(), seed=3, precision="fp32", on_step=lambda *_: None))
-        losses.append([now.train_loss for now in history])
+        losses.append([line["train_loss"] for line in train_model(model, task, small_recipe()).lines])
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
 
@@ -465,16 +471,16 @@ def test_a_gpu_is_not_waited_for(name: str, backend: str) -> None:
     chosen = [f"attention.backend={backend}"] * (name in WITH_KERNELS)
     words = ("model.dropout=0.3", "protocol=paper", "model.pooling=mean", f"attention={name}", *chosen)
     model = model_of(*TINY_MODEL, *words, task=task).cuda()
-    training = Training(model, recipe)
+    optimizer = make_optimizer(model, recipe)
     for step, mode in enumerate(("default", "error")):
         torch.cuda.set_sync_debug_mode(mode)
         try:
-            started = update(
-                model, training.optimizer, task.train, np.arange(5), recipe, seed=2, step=step, precision="bf16"
+            started = train_step(
+                model, optimizer, task.train, np.arange(5), recipe, seed=2, step=step, precision="bf16"
             )
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        started.look()
+        started.read()
     assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
@@ -486,7 +492,7 @@ def test_rates_decay_from_layer_to_layer() -> None:
         model = model_for(task)
         start = train_state(model)
         recipe = small_recipe(steps=2, warmup=1, weight_decay=0.1, **changes)
-        list(trained(model, task, recipe, seed=3, precision="fp32", on_step=lambda *_: None))
+        train_model(model, task, recipe)
         return {name: value - start[name] for name, value in model.state_dict().items()}
 
     decayed, plain = moved(layer_decay=0.5), moved()

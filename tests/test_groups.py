@@ -6,6 +6,7 @@ import torch
 from support import (
     TINY_MODEL,
     Commands,
+    accumulate,
     cases,
     facts,
     mixer_of,
@@ -14,12 +15,13 @@ from support import (
     small_recipe,
     stub_task,
     train_state,
+    train_step,
 )
 
 from lra.cli import train
 from lra.model.architecture import belongs
+from lra.training.optimizer import make_optimizer
 from lra.training.recipe import Recipe
-from lra.training.update import accumulate, make_optimizer, update
 
 OWN = {"step": {"rate": 0.002, "weight_decay": 0.0}, "state": {"rate": None, "weight_decay": 0.3}}
 OF_SOURCES = ("gated_deltanet", "hyena", "lru", "mamba2", "rwkv7", "s4d", "s5")  # in case=own_rates
@@ -34,7 +36,7 @@ def s4d() -> torch.nn.Module:
 def stepped(model: torch.nn.Module, recipe: Recipe, steps: int = 3) -> dict[str, torch.Tensor]:
     optimizer, task = make_optimizer(model, recipe), stub_task()
     for step in range(steps):
-        update(model, optimizer, task.train, np.arange(8), recipe, seed=2, step=step, precision="fp32")
+        train_step(model, optimizer, task.train, np.arange(8), recipe, seed=2, step=step, precision="fp32")
     return train_state(model)
 
 
@@ -101,7 +103,7 @@ def test_what_is_not_finite_moves_no_group() -> None:
     optimizer, before = make_optimizer(model, recipe), train_state(model)
     with torch.no_grad():
         model.head[-1].bias[0] = float("nan")
-    update(model, optimizer, task.train, np.arange(8), recipe, seed=2, step=2, precision="fp32")
+    train_step(model, optimizer, task.train, np.arange(8), recipe, seed=2, step=2, precision="fp32")
     after = train_state(model)
     assert all(torch.equal(before[name], after[name]) for name in before if name != "head.2.bias")
 

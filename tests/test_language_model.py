@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import facts, model_of, small_recipe
+from support import accumulate, facts, model_of, small_recipe
 from torch import nn
 
 from lra.core.errors import UserError
@@ -14,7 +14,6 @@ from lra.data.splits import LMWindows
 from lra.model.model import Model
 from lra.tasks import PADDING, Task
 from lra.training.evaluate import continuation, evaluate
-from lra.training.update import accumulate
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", "model.dropout=0")
 BARE = ("model.norm=none", "model.final_norm=false", "model.bias=false", "model.attention_bias=false")

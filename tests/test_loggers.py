@@ -24,8 +24,8 @@ from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import record
 from lra.records.names import CONFIG, METRICS
-from lra.runs.folder import run
 from lra.runs.loggers import Loggers, Wandb, log_finished, loggers_of
+from lra.runs.run import run
 
 FOLDER = Path("runs/listops/paper/simple/simple/seed1")
 SHOWN = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig
-from support import case_id, cases, composed, every_setting, mask_of, noise, stub_task
+from support import accumulate, case_id, cases, composed, every_setting, mask_of, noise, stub_task
 
 from lra.attention import Mixer, Shape
 from lra.config import configure
@@ -15,7 +15,6 @@ from lra.model.architecture import Architecture
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
 from lra.training import batches, distributed
-from lra.training.update import accumulate
 
 OF_CHANNELS = ["conv", "extractor", "hyena", "lru", "s4d", "s5"]  # they drop vectors of positions, not weights
 

@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support import Commands, composed, facts, job_of, model_of, small_recipe, stub_task, train_state
+from support import (
+    Commands,
+    accumulate,
+    composed,
+    facts,
+    job_of,
+    model_of,
+    small_recipe,
+    stub_task,
+    train_model,
+    train_state,
+)
 from torch.nn.functional import cross_entropy
 
 from lra.cli import train
@@ -25,9 +36,7 @@ from lra.runs.initial_weights import draw_model, pretrain
 from lra.tasks import PADDING, Place, Split, Task
 from lra.training.batches import counts, predict, read, summed_loss
 from lra.training.evaluate import evaluate
-from lra.training.fit import Training, fit
 from lra.training.recipe import carried
-from lra.training.update import accumulate
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
 PHASE = ("pretrain.train.warmup=2", "pretrain.train.steps=5", "pretrain.train.eval_every=3")
@@ -315,7 +324,6 @@ def test_next_tokens_are_learned_from_what_is_before() -> None:
     recipe = small_recipe(
         steps=60, eval_every=60, batch_size=16, micro_batch=16, warmup=5, schedule="constant", lr=0.02
     )
-    [last] = fit(Training(model, recipe), task, recipe, seed=1, precision="fp32", on_step=lambda *_: None)
-    assert last.val.loss < 0.5 * math.log(17)
+    assert train_model(model, task, recipe, seed=1).last["loss"] < 0.5 * math.log(17)
     final = model_of(*TINY, "protocol=strict", "attention=linear", task=facts())
     assert carried(model.state_dict(), 17).keys() == {n for n in final.state_dict() if not n.startswith("head.")}

@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import Commands, model_of, small_recipe, stub_task, train_state
+from support import Commands, model_of, small_recipe, stub_task, train_model, train_state
 
 from lra.attention import split_heads
 from lra.cli import train
 from lra.records.names import METRICS
 from lra.training.block_probe import probe, score_statistics
-from lra.training.fit import Training, fit
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=3", "model.mlp_dim=10", "model.dropout=0.3")
 NAMES = {"residual_norm", "gradient_norm", "attention_std", "score_std", "score_asymmetry"}
@@ -111,9 +110,7 @@ def test_measuring_changes_no_weight(attention: str) -> None:
     ends = []
     for measure in (False, True):
         model = tiny(f"attention={attention}")
-        for _ in fit(Training(model, recipe), task, recipe, seed=3, precision="fp32", on_step=lambda *_: None):
-            if measure:
-                probe(model, task.val, 2, precision="fp32")
+        train_model(model, task, recipe, probe=2 if measure else None)
         ends.append(train_state(model))
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import builder_of, model_of, place
+from support import accumulate, builder_of, model_of, place
 from torch.nn.functional import cross_entropy
 
 from lra.core.errors import UserError
@@ -16,7 +16,6 @@ from lra.data.splits import PositionLabels
 from lra.tasks import Task
 from lra.tasks.word_problem import products
 from lra.training.evaluate import Predictions, evaluate
-from lra.training.update import accumulate
 
 SIZES = {"train_size": 211, "val_size": 53, "test_size": 67}
 PROBES = {

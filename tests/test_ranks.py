@@ -16,17 +16,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import TINY_MODEL, Commands, model_of, small_recipe, stub_task
+from support import TINY_MODEL, Commands, model_of, small_recipe, stub_task, train_model
 from torch import distributed as process_groups
 
 from lra.cli import train
-from lra.core.signals import Paused
+from lra.core.signals import Paused, StopFlag
 from lra.records import record
 from lra.records.names import METRICS
 from lra.training import distributed
 from lra.training.evaluate import Predictions, Score, evaluate
-from lra.training.fit import Training, fit
-from lra.training.update import Diverged
+from lra.training.optimizer import Diverged
+from lra.training.trainer import Trainer
 
 SYSTEMS = [
     ("attention=simple",),
@@ -67,24 +67,17 @@ def test_any_number_of_ranks_trains_as_one(tmp_path: Path, system: tuple[str, ..
     def work() -> tuple:
         torch.manual_seed(1)
         model = model_of(*TINY_MODEL, "model.dropout=0.3", *system, task=task).double()
-        losses, tokens = [], []
-
-        def on_step(_step: int, loss: float, seen: object) -> None:
-            losses.append(loss)
-            tokens.append(seen)
-
-        training = Training(model, recipe)
-        history = list(fit(training, task, recipe, seed=3, precision="fp32", on_step=on_step))
+        trainer = train_model(model, task, recipe)
         weights = torch.cat([value.flatten() for value in model.state_dict().values() if value.is_floating_point()])
-        return losses, tokens, [(now.val.correct, now.val.examples) for now in history], weights.numpy()
+        return trainer.losses, trainer.tokens, [line["val_accuracy"] for line in trainer.lines], weights.numpy()
 
-    losses, tokens, counts, weights = work()
+    losses, tokens, accuracies, weights = work()
     for processes in (2, 3):
         by_rank = together(processes, tmp_path, work)
         for of_rank in by_rank:
             np.testing.assert_allclose(of_rank[0], losses, rtol=0, atol=1e-9)
-            assert [seen.real for seen in of_rank[1]] == [seen.real for seen in tokens]
-            assert of_rank[2] == counts
+            assert of_rank[1].real == tokens.real
+            assert of_rank[2] == accuracies
             np.testing.assert_allclose(of_rank[3], weights, rtol=1e-6, atol=1e-9)
             assert (of_rank[3] == by_rank[0][3]).all(), "ranks hold the same weights to the bit"
 
@@ -99,12 +92,8 @@ def test_an_evaluation_counts_every_example_once(tmp_path: Path, protocol: str) 
 
         def work(task=task, model=model) -> tuple[Score, Predictions]:
             keep = Predictions(len(task.val))
-
-            def agree(*_: int) -> None:
-                """Takes all ranks, although the numbers of their parts differ."""
-                distributed.first_from_any_rank(None)
-
-            return evaluate(model, task.val, 5, precision="fp32", keep=keep, on_part=agree), keep
+            # The flag takes all ranks, although the numbers of their parts differ.
+            return evaluate(model, task.val, 5, precision="fp32", keep=keep, stop=StopFlag()), keep
 
         alone, kept = work()
         folder = tmp_path / str(examples)
@@ -132,14 +121,16 @@ def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> Non
         torch.manual_seed(1)
         model = model_of(*TINY_MODEL, task=task).double()
 
-        def poison(step: int, *_: object) -> None:
-            if step == 2 and distributed.rank() == 1:
+        trainer = Trainer(model, task, recipe, seed=3)
+
+        def poison() -> None:
+            if trainer.step == 2 and distributed.rank() == 1:
                 with torch.no_grad():
                     model.head[0].bias[0] = float("nan")
 
-        with pytest.raises(Diverged) as stop:
-            list(fit(Training(model, recipe), task, recipe, seed=3, precision="fp32", on_step=poison))
-        return str(stop.value)
+        with pytest.raises(Diverged) as error:
+            trainer.train(StopFlag(), poison)
+        return str(error.value)
 
     first, second = together(2, tmp_path, work)
     assert first == second

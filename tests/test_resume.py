@@ -10,7 +10,7 @@ from forked import result, run_folder, trained
 
 from lra.core.errors import UserError
 from lra.records import checkpoint, names, record
-from lra.training import evaluate, fit
+from lra.training import evaluate, trainer
 
 KILLED = -signal.SIGKILL
 SIMPLE = ("attention=simple",)
@@ -108,7 +108,7 @@ def test_runs_end_early_where_their_recipe_says_so(whole) -> None:
 def test_an_interrupted_run_on_an_accelerator(whole, monkeypatch: pytest.MonkeyPatch) -> None:
     """There, losses are read later."""
     expected = whole(*PERFORMER)
-    for module in (fit, evaluate):
+    for module in (trainer, evaluate):
         monkeypatch.setattr(module, "is_asynchronous", lambda _: True)
     for fault, code in (("step:5:kill", KILLED), ("step:3:term", 143)):
         assert trained(*PERFORMER, "out=runs", fault=fault) == code, fault
@@ -178,15 +178,15 @@ def test_a_checkpoint_of_another_run_is_refused(change: str, difference: str, ca
 
 def test_a_forgotten_buffer_is_found(whole, monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = ("attention=bigbird", "attention.block=2", "attention.random_blocks=1")
-    expected, load = whole(*overrides), fit.Training.load
+    expected, load = whole(*overrides), trainer.Trainer.load_state_dict
 
-    def forgetful(self: fit.Training, tensors: dict, state: dict) -> None:
+    def forgetful(self: trainer.Trainer, tensors: dict, state: dict) -> None:
         load(self, tensors, state)
         for name, buffer in self.model.named_buffers():
             if name.endswith(".table"):
                 buffer.zero_()
 
-    monkeypatch.setattr(fit.Training, "load", forgetful)
+    monkeypatch.setattr(trainer.Trainer, "load_state_dict", forgetful)
     assert trained(*overrides, "out=runs", fault="step:7:kill") == KILLED
     assert trained(*overrides, "out=runs") == 0
     assert result("runs")["weights"] != expected["weights"]

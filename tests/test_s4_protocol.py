@@ -7,6 +7,7 @@ import pytest
 import torch
 from support import (
     TINY_MODEL,
+    accumulate,
     composed,
     facts,
     mask_of,
@@ -16,13 +17,14 @@ from support import (
     small_recipe,
     stub_task,
     train_state,
+    train_step,
 )
 
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.model.layers import BatchNorm
 from lra.runs.build import assemble
-from lra.training.update import accumulate, make_optimizer, update
+from lra.training.optimizer import make_optimizer
 
 S4 = ("protocol=s4", *TINY_MODEL, "attention=s4d", "attention.state=4", "attention.copies=1", "attention.b=ones")
 # state-spaces/s4, configs/experiment/lra: width, depth, prenorm, batch, rate, steps, warm-up, state, copies of A and B
@@ -151,7 +153,7 @@ def test_a_step_takes_its_moments_of_the_whole_batch() -> None:
     accumulate(model.train(), task.train, np.arange(8), 8, seed=2, step=1, precision="fp32")
     assert parts == [8]
     optimizer, before = make_optimizer(model, recipe), train_state(model)
-    update(model, optimizer, task.train, np.arange(8), recipe, seed=2, step=2, precision="fp32")
+    train_step(model, optimizer, task.train, np.arange(8), recipe, seed=2, step=2, precision="fp32")
     moved = {name for name, value in train_state(model).items() if not torch.equal(value, before[name])}
     assert "blocks.0.mixer_norm.mean" in moved and "blocks.1.mixer_norm.variance" in moved
 

@@ -15,9 +15,10 @@ from support import Commands, composed
 import lra
 from lra.cli import train
 from lra.config.settings import settings_of
+from lra.core.console import TrainingBar
 from lra.records import record
 from lra.records.names import CONFIG
-from lra.runs import course, trainer
+from lra.runs import sweep_time
 from lra.runs.build import assemble
 
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
@@ -42,14 +43,14 @@ def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands) ->
 
 
 def test_a_signal_within_a_run_ends_the_sweep(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_step = trainer.Trainer.on_step
+    shown = TrainingBar.step
 
-    def signalled(observer: trainer.Trainer, step: int, *rest: object) -> None:
+    def signalled(bar: TrainingBar, step: int, *rest: object) -> None:
         if step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        on_step(observer, step, *rest)
+        shown(bar, step, *rest)
 
-    monkeypatch.setattr(trainer.Trainer, "on_step", signalled)
+    monkeypatch.setattr(TrainingBar, "step", signalled)
     code, _, err = cli(train.main, *SMOKE, "seed=1,2,3", *SHORT)
     assert (code, err.count("paused (SIGTERM)")) == (143, 1), err
     assert len(list(Path("runs").rglob(CONFIG))) == 1
@@ -225,14 +226,14 @@ def test_the_tokens_of_a_training_include_its_pretraining() -> None:
     )
     facts = without.builder.facts
     assert settings_of(composed("sweep.tokens=10000000000000")).sweep["tokens"] == 10**13, "as many as Table 1 reads"
-    assert course.training_tokens(without) == without.recipe.steps * 8 * facts.documents * facts.max_len
-    assert course.training_tokens(also) == (without.recipe.steps + 30) * 8 * facts.documents * facts.max_len
+    assert sweep_time.training_tokens(without) == without.recipe.steps * 8 * facts.documents * facts.max_len
+    assert sweep_time.training_tokens(also) == (without.recipe.steps + 30) * 8 * facts.documents * facts.max_len
 
 
 def test_a_sweep_above_max_hours_stops_in_its_first_run_and_goes_on_later(
     cli: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(course, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(sweep_time, "LEAST_SECONDS", 0.0)
     code, _, err = cli(train.main, *SMOKE, "seed=1,2", "max_hours=1e-9")
     assert code == 2, err
     assert "max_hours=1e-09" in err

@@ -23,6 +23,7 @@ from lra.records.names import ERRORS, METRICS
 from lra.records.record import Sweep
 from lra.runs.build import assemble
 from lra.runs.describe import measure_step, saved_tensors
+from lra.training.trainer import Trainer
 
 SMOKE = ("experiment=smoke", "out=runs")
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
@@ -162,16 +163,14 @@ def test_a_sweep_writes_its_report(cli: Commands) -> None:
 
 
 def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    import lra.runs.trainer
+    honest = Trainer.train
 
-    honest = lra.runs.trainer.fit
-
-    def fails_for_two(*arguments, seed: int, **rest):
-        if seed == 2:
+    def fails_for_two(trainer: Trainer, *arguments: object) -> None:
+        if trainer.seed == 2:
             raise RuntimeError("the machine is on fire")
-        return honest(*arguments, seed=seed, **rest)
+        honest(trainer, *arguments)
 
-    monkeypatch.setattr(lra.runs.trainer, "fit", fails_for_two)
+    monkeypatch.setattr(Trainer, "train", fails_for_two)
     code, out, err = cli(train.main, "--multirun", *SMOKE, *SHORT, "seed=2,3")
     assert code == 1
     assert "failed: RuntimeError: the machine is on fire" in err
@@ -180,7 +179,7 @@ def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pyte
     written = record.read(SIMPLE / "seed2" / record.NAME)
     assert (written["status"], written["reason"]) == ("failed", "RuntimeError: the machine is on fire")
     assert "fails_for_two" in (SIMPLE / "seed2" / ERRORS).read_text()
-    monkeypatch.setattr(lra.runs.trainer, "fit", honest)
+    monkeypatch.setattr(Trainer, "train", honest)
     code, out, err = cli(train.main, "--multirun", *SMOKE, *SHORT, "seed=2,3")
     assert code == 0
     assert "(n = 2)" in Path("runs/README.md").read_text()

@@ -5,7 +5,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from support import facts, settings, shape, small_recipe, stub_task, train_state
+from support import facts, settings, shape, small_recipe, stub_task, train_state, train_step
 from torch import Tensor, nn
 
 from lra.attention import Attention, Card, Mixer
@@ -15,8 +15,8 @@ from lra.model.model import Model
 from lra.ops.mixer import Shape
 from lra.records import tensors
 from lra.runs.build import without_memory
-from lra.training.fit import Training
-from lra.training.update import Diverged, update
+from lra.training.optimizer import Diverged
+from lra.training.trainer import Trainer
 
 CARD = Card(paper="none", formula="V", time="L D", linear=True, oracle="none")
 
@@ -94,15 +94,15 @@ def test_it_keeps_the_laws(kind: type[Mixer]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_trains_and_a_checkpoint_goes_on_to_the_last_bit(kind: type[Mixer]) -> None:
     task, recipe, how = stub_task(), small_recipe(weight_decay=0.1), {"seed": 2, "precision": "fp32"}
-    first, second = (Training(made(kind, "strict"), recipe) for _ in range(2))
+    first, second = (Trainer(made(kind, "strict"), task, recipe, seed=2) for _ in range(2))
     before = train_state(first.model)
     for step in range(6):
-        update(first.model, first.optimizer, task.train, np.arange(8), recipe, step=step, **how).look()
+        train_step(first.model, first.optimizer, task.train, np.arange(8), recipe, step=step, **how).read()
         if step == 2:
-            saved = tensors.decode(tensors.encode(first.tensors()))[0]
-            second.load(saved, first.state())
+            values, state = first.state_dict()
+            second.load_state_dict(tensors.decode(tensors.encode(values))[0], state)
         if step > 2:
-            update(second.model, second.optimizer, task.train, np.arange(8), recipe, step=step, **how).look()
+            train_step(second.model, second.optimizer, task.train, np.arange(8), recipe, step=step, **how).read()
     ended = train_state(first.model)
     assert all(torch.equal(value, ended[name]) for name, value in train_state(second.model).items())
     moved = {name for name, value in ended.items() if value.numel() and not torch.equal(value, before[name])}
@@ -125,9 +125,9 @@ def test_complex_weights_are_updated_as_pairs_of_real_ones() -> None:
 
     task, recipe, found = stub_task(), small_recipe(weight_decay=0.1), []
     for kind, name in ((Complex, "poles"), (Twin, "pairs")):
-        training = Training(made(kind, "strict"), recipe)
+        training = Trainer(made(kind, "strict"), task, recipe, seed=2)
         for step in range(4):
-            update(
+            train_step(
                 training.model,
                 training.optimizer,
                 task.train,
@@ -143,15 +143,16 @@ def test_complex_weights_are_updated_as_pairs_of_real_ones() -> None:
 
 
 def test_a_step_that_is_not_finite_leaves_complex_weights() -> None:
-    training, task, recipe = Training(made(Complex, "strict"), small_recipe()), stub_task(), small_recipe()
+    task, recipe = stub_task(), small_recipe()
+    training = Trainer(made(Complex, "strict"), task, recipe, seed=2)
     before = train_state(training.model)
     list(training.model.parameters())[-1].register_hook(lambda gradient: gradient + torch.inf)
     for step in range(2):
-        started = update(
+        started = train_step(
             training.model, training.optimizer, task.train, np.arange(8), recipe, seed=2, step=step, precision="fp32"
         )
         with pytest.raises(Diverged):
-            started.look()
+            started.read()
     assert all(torch.equal(value, before[name]) for name, value in train_state(training.model).items())
 
 
