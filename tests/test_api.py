@@ -138,7 +138,7 @@ def test_a_run_that_fails_is_an_error_with_its_reason(cli: Commands, monkeypatch
     def burn(*_: object) -> None:
         raise RuntimeError("fire")
 
-    monkeypatch.setattr("lra.runs.execute.train_and_test", burn)
+    monkeypatch.setattr("lra.runs.run._trainer", burn)
     with pytest.raises(lra.UserError, match=r"seed 1: failed: RuntimeError: fire \(traceback in ours/.*/error\.log\)"):
         lra.train(*SMOKE, "out=ours")
 

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import lra.runs.execute
+import lra.runs.run
 import lra.training.fit
 import lra.training.update
 import pytest
@@ -44,8 +44,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Callable[...
 
 PLACES = {
     "in preparation": (cache, "sha256", 1),
-    "in the final test": (lra.runs.execute, "evaluate", 1),
-    "in training": (lra.training.fit, "update", 11),
+    "in the final test": (lra.runs.run, "evaluate", 1),
+    "in training": (lra.training.trainer, "compute_gradient", 11),
 }
 
 
@@ -76,7 +76,7 @@ def test_a_signal_that_also_ends_a_compiler_pauses_the_run(whole) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         raise RuntimeError("CppCompileError: the compiler was terminated")
 
-    for place in ((lra.training.fit, "update", 5), (lra.training.fit, "make_optimizer", 1)):
+    for place in ((lra.training.trainer, "compute_gradient", 5), (lra.training.trainer, "make_optimizer", 1)):
         ended = command(*TINY, "out=runs", inside=when(*place, compile_fails))
         assert (ended.code, record.read(run_folder() / record.NAME)["status"]) == (143, "paused")
     assert command(*TINY, "out=runs").code == 0
@@ -110,7 +110,7 @@ def test_other_data_are_refused(cli: Commands) -> None:
         Path(f"raw/basic_{split}.tsv").write_text("".join(["Source\tTarget\n", *rows]))
     files = ["task=listops_files", "task.folder=raw", "task.max_length=40"]
     options = [option for option in TINY if not option.startswith("task")]
-    stopped = when(lra.training.fit, "update", 9, sending(signal.SIGTERM))
+    stopped = when(lra.training.trainer, "compute_gradient", 9, sending(signal.SIGTERM))
     assert command(*files, *options, "out=runs", inside=stopped).code == 143
     table = Path("raw/basic_train.tsv")
     head, first, second, *rest = table.read_text().splitlines(keepends=True)
@@ -139,7 +139,7 @@ def test_numbers_that_are_not_finite(break_it: Callable) -> None:
 
     def broken() -> None:
         without_figures()
-        when(lra.training.update, "accumulate", 11, break_it)()
+        when(lra.training.trainer, "compute_gradient", 11, break_it)()
 
     ended = command("--multirun", *TINY, "out=runs", inside=broken)
     run = record.read(run_folder() / record.NAME)
@@ -156,7 +156,7 @@ def test_outputs_that_are_not_finite_are_wrong_answers_and_no_result(cli: Comman
 
     def broken() -> None:
         without_figures()
-        when(lra.runs.execute, "evaluate", 1, nan_weight)()
+        when(lra.runs.run, "evaluate", 1, nan_weight)()
 
     ended = command("--multirun", *TINY, "out=runs", inside=broken)
     run = record.read(run_folder() / record.NAME)

@@ -16,7 +16,7 @@ from support import Commands
 
 from lra.cli import train
 from lra.records.names import CONFIG
-from lra.records.runs import state
+from lra.core.files import holder
 
 pytestmark = pytest.mark.launcher
 
@@ -127,4 +127,4 @@ def test_a_stopped_sweep_leaves_no_process_behind(cli: Commands, name: str, aske
     while session(driver.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert session(driver.pid) == []
-    assert not any(state(path.parent)[0] == "running" for path in Path("runs").rglob(CONFIG))
+    assert not any(holder(path.parent / LOCK) for path in Path("runs").rglob(CONFIG))
