@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Short ListOps: four systems of Table 1 with three seeds each, from generated data to a table in results/demo. About 6
+# Short ListOps: four systems of Table 1 with three seeds each, from generated data to a table in runs/demo. About 6
 # minutes on two cores, 4 of them training. Interrupt it at any time; rerun it to resume.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/install.sh user
 .venv/bin/lra-train experiment=demo "$@"
 
-out=results/demo
+out=runs/demo
 for word in "$@"; do
     case $word in out=*) out=${word#out=} ;; esac
 done
