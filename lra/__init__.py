@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 from lra.core.paths import __version__ as __version__
 
 if TYPE_CHECKING:
+    from lra.api.data import data
     from lra.api.layer import attention, attentions, check
     from lra.api.model import model
     from lra.api.results import compare, load, report
     from lra.api.training import compose, train
     from lra.core.errors import UserError
 
-__all__ = ["UserError", "attention", "attentions", "check", "compare", "compose", "load", "model", "report", "train"]
+__all__ = [
+    "UserError", "attention", "attentions", "check", "compare", "compose", "data", "load", "model", "report", "train",
+]  # fmt: skip
 
 _PLACES = {
     "UserError": "lra.core.errors",
@@ -23,12 +26,13 @@ _PLACES = {
     "check": "lra.api.layer",
     "compare": "lra.api.results",
     "compose": "lra.api.training",
+    "data": "lra.api.data",
     "load": "lra.api.results",
     "model": "lra.api.model",
     "report": "lra.api.results",
     "train": "lra.api.training",
 }
-_PACKAGES = ("attention", "model", "report")  # and functions as well
+_PACKAGES = ("attention", "data", "model", "report")  # and functions as well
 
 
 def _public(name: str) -> Any:
@@ -36,7 +40,7 @@ def _public(name: str) -> Any:
 
 
 class _Function(ModuleType):
-    """A package that is called as the function of its name: `lra.attention`, `lra.model`, `lra.report`."""
+    """A package that is called as the function of its name: `lra.attention`, `lra.data`, `lra.model`, `lra.report`."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return _public(self.__name__.rpartition(".")[2])(*arguments, **options)

@@ -13,7 +13,7 @@ from lra.core.paths import USER_OPTIONS, __version__, conf_dir
 
 COMMANDS = {
     "lra-train": ("lra.cli.train", "train one run, or a sweep of runs, and write its report"),
-    "lra-prepare": ("lra.cli.prepare", "fetch or generate, verify and cache the data of a task"),
+    "lra-prepare": ("lra.cli.prepare", "fetch or generate, verify, cache and export the data of a task"),
     "lra-report": ("lra.cli.report", "write or verify the report of a results folder"),
     "lra-check": ("lra.cli.check", "run the correctness checks of an attention"),
     "lra-new": ("lra.cli.new", "write an attention or a task of your own into this folder, ready to run"),

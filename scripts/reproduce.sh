@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train Table 1 at the published size into results/table1, the most valuable runs first, in parts of any length:
+# Train Table 1 at the published size into runs/table1, the most valuable runs first, in parts of any length:
 #   bash scripts/reproduce.sh         all 300 runs
 #   bash scripts/reproduce.sh 30      30 minutes, then save and exit with code 75; rerun it to resume
 #   bash scripts/reproduce.sh 30 train.micro_batch=32      further arguments go to lra-train

@@ -149,10 +149,10 @@ def run_folder(out: str | Path = "runs") -> Path:
 
 
 def result(out: str | Path = "runs") -> dict[str, Any]:
-    """Return everything that the only run below a folder left, without times and resumes."""
+    """Return everything that the only run below a folder left, without times, resumes and the name of its cell."""
     folder = run_folder(out)
     kept = strip_times(record.read(folder / record.NAME))
-    del kept["resumes"]
+    del kept["resumes"], kept["settings"]  # the latter names what a sweep varies, or a command sets
     lines = [strip_times(json.loads(line)) for line in (folder / METRICS).read_text().splitlines()]
     weights = (folder / WEIGHTS).read_bytes()
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}

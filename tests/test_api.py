@@ -49,10 +49,12 @@ def test_importing_it_imports_nothing_slow() -> None:
     assert all(f"'{name}'" in out for name in lra.__all__)
 
 
-def test_two_names_are_packages_as_well() -> None:
+def test_some_names_are_packages_as_well() -> None:
     import lra.attention
+    import lra.data
     import lra.report
 
+    assert lra.data.Split.__name__ == "Split"
     assert lra.attention.Mixer.__name__ == "Mixer"
     assert lra.attention("fnet", width=6, heads=1, max_len=5).name == "fnet"
     assert lra.report.Report is Report
@@ -250,6 +252,9 @@ def test_a_comparison_is_that_of_the_table(results: Results, folder: Path) -> No
 def test_a_margin_of_ones_own_makes_differences_small(results: Results) -> None:
     simple, other = (results.system(name, task="text") for name in ("Simple", "Transformer"))
     assert lra.compare(simple, other, margin=90).word() == "equivalent"
+    for margin in (0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(lra.UserError, match="^margin=.*expected a number of points above 0"):
+            lra.compare(simple, other, margin=margin)
 
 
 def test_what_cannot_be_compared_is_said(results: Results) -> None:

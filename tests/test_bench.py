@@ -148,7 +148,8 @@ def test_end_to_end(what: str, named: str, rows: int, cli: Commands) -> None:
     assert record["results"][0]["ratio"] == [1.0, 1.0]
     for result in record["results"]:
         assert len(result["seconds"]) == 2 and min(result["seconds"]) > 0
-        assert result["peak_bytes"] > 0
+        assert result["peak_bytes"] > 0 and result["flops"] > 0
+    assert ("products" in record) == (what == "step")
     assert (folder / compare.FIGURE).exists() == (what != "step")
     assert cli(main, *line, "train.micro_batch=3")[0] == 2, "a measurement is not overwritten"
 
@@ -167,3 +168,11 @@ def test_a_subject_that_does_not_fit_is_a_result(monkeypatch: pytest.MonkeyPatch
     given = settings("what=layer", "subjects=[simple,linear]", "lengths=[16]", "rounds=1")
     first, second = compare.compare(given, subjects.subjects_of(given, settings), "cpu")
     assert first["seconds"] and second["seconds"] is None and second["peak_bytes"] is None
+
+
+def test_operations_of_a_step_are_counted_with_its_backward_pass() -> None:
+    """A linear layer and the gradient of its weight."""
+    module = nn.Linear(7, 5, bias=False)
+    assert compare.flops(lambda: module(torch.ones(3, 7)).sum().backward()) == 2 * 2 * 3 * 7 * 5
+    rates = compare.product_rates(64, 16, 32, rounds=1)
+    assert {"fp32 mkl", "bf16"} <= set(rates["gflops"]) and min(rates["gflops"].values()) > 0

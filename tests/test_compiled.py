@@ -3,13 +3,16 @@
 The backend traces graphs as `train.compile` does and runs them without generating code; tests/test_fit.py does both.
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from support import TINY_MODEL, mask_of, model_of, noise, options, stub_task
+from support import TINY_MODEL, mask_of, mixer_of, model_of, noise, options, stub_task
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lra.model.model import Model
 from lra.ops.dropout import set_keys
@@ -22,10 +25,12 @@ THREE = {  # graphs, where one or two serve all lengths of the others
 NAMES = [pytest.param(name, marks=[] if name == "simple" else pytest.mark.slow) for name in options("attention")]
 
 
-def compiled_and_plain(monkeypatch: pytest.MonkeyPatch, max_len: int, *settings: str) -> tuple[Model, Model]:
+def compiled_and_plain(
+    monkeypatch: pytest.MonkeyPatch, max_len: int, *settings: str, backend: str = "eager"
+) -> tuple[Model, Model]:
     """Two equal models with dropout, the first with compiled blocks."""
     torch._dynamo.reset()
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     words, task = (*TINY_MODEL, "model.dropout=0.3", *settings), stub_task(max_len=max_len)
     model, plain = (model_of(*words, task=task).double().train() for _ in range(2))
     plain.load_state_dict(model.state_dict())
@@ -42,7 +47,10 @@ def outputs_and_gradients(model: Model, x: Tensor, mask: Tensor | None) -> list[
     y = model.blocks[0](x, mask)
     real = y if mask is None else y[mask]
     inputs = [x, *model.blocks[0].parameters()]
-    return [y, *torch.autograd.grad((real * noise(*real.shape, seed=9)).sum(), inputs, allow_unused=True)]
+    return [
+        y,
+        *torch.autograd.grad((real * noise(*real.shape, seed=9).to(real.dtype)).sum(), inputs, allow_unused=True),
+    ]
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler
@@ -85,3 +93,69 @@ def test_two_graphs_serve_the_packed_batches_of_all_blocks(name: str, monkeypatc
             outputs.append(x[packed.chunk_mask.flatten()])
         torch.testing.assert_close(*outputs, rtol=0, atol=1e-10)
     assert not counters["graph_break"] and counters["stats"]["unique_graphs"] <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["linear", "performer", "simple"])
+@pytest.mark.parametrize("mask", [True, False])
+def test_compiled_backward_passes_keep_full_precision(name: str, mask: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under bf16 autocast gradients are those of plain blocks to the last bit; `simple` takes its Gram form."""
+    gram = ["attention.form=gram"] * (name == "simple")
+    models = compiled_and_plain(
+        monkeypatch, 97, "protocol=strict", "model.dropout=0", f"attention={name}", *gram, backend="aot_eager"
+    )
+    real = mask_of([97, 31], 97) if mask else None
+    pairs = []
+    for model in models:
+        with torch.autocast("cpu", torch.bfloat16):
+            pairs.append(outputs_and_gradients(model.float(), noise(2, 97, 6).float(), real))
+    for actual, expected in zip(*pairs, strict=True):
+        assert torch.equal(actual, expected) if expected is not None else actual is None
+
+
+class Changed(TorchDispatchMode):
+    """Collects the tensors that operations change in place, or write as `out=`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: list[Tensor] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
+        for argument in func._schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                self.tensors.append((named | (kwargs or {})).get(argument.name))
+        return func(*args, **(kwargs or {}))
+
+    def returned(self) -> Iterator[str]:
+        """Names of the functions whose `forward` returned one of them."""
+        for tensor in self.tensors:
+            whole = isinstance(tensor, Tensor) and not tensor._is_view()
+            if whole and isinstance(tensor.grad_fn, BackwardCFunction):
+                yield tensor.grad_fn.name()
+
+
+@pytest.mark.parametrize("name", options("attention"))
+def test_no_function_returns_a_tensor_changed_in_place(name: str) -> None:
+    """Compiled, it would lose its backward pass on torch 2.11; noise is hashed, as in compiled blocks."""
+    mixer = mixer_of(name, dropout=0.3).train()
+    for module in mixer.modules():
+        module.hashed = True
+    set_keys(mixer, seed=1, step=3, rows=range(2))
+    mask = mask_of([13, 5], 13) if mixer.maskable else None
+    with Changed() as changed:
+        mixer(noise(2, 13, 15).requires_grad_(), mask)
+    assert not [*changed.returned()]
+
+
+def test_a_function_that_does_is_found() -> None:
+    class InPlace(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x: Tensor, out: bool) -> Tensor:
+            return torch.exp(x, out=torch.empty_like(x)) if out else x.exp().mul_(2)
+
+    for out in (True, False):
+        with Changed() as changed:
+            InPlace.apply(noise(3).requires_grad_(), out)
+        assert [*changed.returned()] == ["InPlaceBackward"]

@@ -10,11 +10,15 @@ import torch
 from forked import TINY, command, result, run_folder, sending, when, without_figures
 from support import Commands
 
+import lra
+import lra.cli.report
 import lra.runs.execute
 import lra.training.fit
 import lra.training.update
+from lra.core.errors import UserError
 from lra.data import cache
 from lra.records import checkpoint, record
+from lra.training.batches import counts
 
 WIDE = (*TINY, "model.depth=2", "model.dim=48", "model.mlp_dim=64")  # a generation of a third of a megabyte
 pytestmark = pytest.mark.usefixtures("cli")
@@ -145,3 +149,27 @@ def test_numbers_that_are_not_finite(break_it: Callable) -> None:
     assert "of 1 seeds, 1 diverged" in Path("runs/README.md").read_text()
     tensors, _ = checkpoint.read(run_folder())
     assert all(value.isfinite().all() for value in tensors.values())
+
+
+def test_outputs_that_are_not_finite_are_wrong_answers_and_no_result(cli: Commands) -> None:
+    """Weights that break in the last test: the class 0 that `argmax` gives for NaN is not an answer."""
+
+    def broken() -> None:
+        without_figures()
+        when(lra.runs.execute, "evaluate", 1, nan_weight)()
+
+    ended = command("--multirun", *TINY, "out=runs", inside=broken)
+    run = record.read(run_folder() / record.NAME)
+    assert "test: outputs of 29 of 29 are NaN or infinite; they count as wrong" in ended.err
+    assert (run["test"]["last"]["correct"], run["test"]["last"]["not_finite"]) == (0, 29)
+    assert "of 1 seeds, 1 not finite" in Path("runs/README.md").read_text()
+    assert cli(lra.cli.report.main, "runs", "--verify")[0] == 0
+    model = lra.model(run_folder())
+    nan_weight(model.module)
+    with pytest.raises(UserError, match=r"^examples \[0, 1\] \(from 0\): outputs of the model are NaN or infinite"):
+        model.predict([[1, 2], [3]])
+
+
+def test_each_output_that_is_not_finite_counts_once() -> None:
+    outputs = torch.tensor([[0, 1.0], [torch.nan, 1], [1, torch.inf], [-torch.inf, 2], [3, 2]])
+    assert counts(outputs, torch.tensor([1, 0, 1, 1, 0])).tolist() == [2, 3]

@@ -26,8 +26,7 @@ SMALL = (
     "train.eval_every=3",
     "train.warmup=2",
 )
-SOURCE = Path("runs/listops/paper/simple/simple_resl/seed1")
-TARGET = Path("elsewhere/listops/paper/softmax/transformer/seed1")
+SOURCE = Path("runs/source")
 TRANSFER = ("attention=softmax", "init=checkpoint", f"init.folder={SOURCE}", "out=elsewhere")
 
 
@@ -151,15 +150,17 @@ def test_frozen_weights_stay_to_the_bit_and_the_others_move(groups: list[str]) -
 def test_transfer_from_the_command_line(cli: Commands) -> None:
     """The digest of the source is part of the identity: another source is another run."""
     assert cli(train.main, *SMALL, "system=simple_resl")[0] == 0
+    next(Path("runs").rglob("seed1")).rename(SOURCE)
     code, _, err = cli(train.main, *SMALL, *TRANSFER, "init.take=[qkv]", "train.freeze=[qkv]")
     assert code == 0, err
     assert "12 tensors from" in err
-    run = record.read(TARGET / record.NAME)
+    [target_folder] = [path.parent for path in Path("elsewhere").rglob(record.NAME)]
+    run = record.read(target_folder / record.NAME)
     assert run["parameters"] - run["trainable_parameters"] == 2 * 3 * (16 * 16 + 16)
     assert run["config"]["init"]["sha256"] == run["init"]["sha256"]
     assert "folder" not in run["config"]["init"]
     assert "runs" not in json.dumps(run["config"])
-    source, target = (load_file(folder / "weights.safetensors") for folder in (SOURCE, TARGET))
+    source, target = (load_file(folder / "weights.safetensors") for folder in (SOURCE, target_folder))
     for name, value in target.items():
         assert torch.equal(value, source[name]) == belongs(name, ["qkv"]), name
     weights = SOURCE / "weights.safetensors"

@@ -61,7 +61,7 @@ def test_the_list_has_whole_rows_in_the_order_of_the_paper() -> None:
     assert {run.folder.parts[0] for run in runs} == {"text", "listops", "acl_matching"}
     later = [run.seed > 3 for run in runs]
     assert later == sorted(later)
-    assert runs[0].folder == lra.compose(*runs[0].words(dry=False)).folder.relative_to("results/table1")
+    assert runs[0].folder == lra.compose(*runs[0].words(dry=False)).folder.relative_to("runs/table1")
 
 
 def test_what_does_not_fit_is_not_started() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from lra.core.signals import Paused
 from lra.records import record
 from lra.records.names import CONFIG, METRICS
 from lra.runs.folder import run
-from lra.runs.loggers import Loggers, Wandb, loggers_of
+from lra.runs.loggers import Loggers, Wandb, log_finished, loggers_of
 
 FOLDER = Path("runs/listops/paper/simple/simple/seed1")
 SHOWN = {
@@ -248,6 +249,52 @@ def test_numbers_that_json_has_not_are_left_out(tmp_path: Path) -> None:
     assert read == {"train/loss": [(1, 2.5), (2, 1.5)], "val/loss": [(3, 0.5)]}
 
 
+OWN = """
+from pathlib import Path
+
+class Own:
+    def __init__(self, *, breaks: str, error: str) -> None:
+        self.breaks, self.error = breaks, error
+        if breaks == "init":
+            raise ConnectionError("no network")
+
+    def _called(self, method: str) -> None:
+        with open("called", "a") as file:
+            file.write(f"{self.breaks} {method} {any(Path('runs').rglob('record.json'))}\\n")
+        if method == self.breaks:
+            raise {"os": ConnectionError(""), "exit": SystemExit(3)}[self.error]
+
+    def start(self, job): self._called("start")
+    def log(self, step, values): self._called("log")
+    def finish(self, step, test): self._called("finish")
+"""
+
+
+@pytest.mark.usefixtures("here")
+def test_a_logger_that_fails_decides_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
+    """In any method, with any error: the run finishes, its record is written first, and other loggers end."""
+    Path("own_loggers.py").write_text(OWN)
+    monkeypatch.syspath_prepend(".")
+    breaks = {
+        "first": ("start", "os"),
+        "second": ("log", "exit"),
+        "third": ("finish", "os"),
+        "fourth": ("never", "os"),
+        "fifth": ("init", "os"),
+    }
+    words = [
+        f"+logger.{name}={{_target_: own_loggers.Own, breaks: {method}, error: {error}}}"
+        for name, (method, error) in breaks.items()
+    ]
+    assert perform(*words, "packages=[own_loggers]") == "finished"
+    lines = [line for line in capfd.readouterr().err.splitlines() if "logger Own." in line]
+    assert [line.split("Own.")[1].split(" ")[0] for line in lines] == ["start", "log", "finish"]
+    calls = Path("called").read_text().splitlines()
+    assert [line.split()[1:] for line in calls if line.startswith("never")][-1] == ["finish", "True"]
+    assert [line for line in calls if line.startswith("log")] == ["log start False", "log log False", "log finish True"]
+    assert [line for line in calls if line.startswith("start")] == ["start start False"]
+
+
 # ---------------------------------------------------------------- a stand-in for wandb
 
 
@@ -334,6 +381,7 @@ def test_a_run_keeps_its_id_sends_what_is_missing_and_is_logged_once(wandb) -> N
     assert perform("logger=wandb") == "finished"
     assert (resumed.calls["init"]["id"], resumed.calls["init"]["resume"]) == (first.calls["init"]["id"], "allow")
     assert [*resumed.logged] == [10, 15, 16]
+    next(Path("runs").rglob("seed1")).joinpath("wandb/run-1").mkdir(parents=True)  # which the stand-in leaves out
     again = wandb()
     assert perform("logger=all") == "skipped"
     with pytest.raises(UserError, match="another configuration"):
@@ -342,3 +390,17 @@ def test_a_run_keeps_its_id_sends_what_is_missing_and_is_logged_once(wandb) -> N
     other = wandb()
     assert perform("logger=wandb", "out=elsewhere", "train.steps=5") == "finished"
     assert other.calls["init"]["id"] != first.calls["init"]["id"]
+
+
+def test_a_finished_run_is_logged_once_for_a_logger_that_did_not_see_it(sweep: Path, tmp_path: Path) -> None:
+    cfg = composed("experiment=smoke", "logger=tensorboard", f"out={tmp_path}")
+    job = job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, []))
+    shutil.copytree(sweep / FOLDER, job.folder, ignore=shutil.ignore_patterns("events*", "wandb"))
+    log_finished(job)
+    written = {*job.folder.glob("events*")}
+    log_finished(job)
+    assert written == {*job.folder.glob("events*")}
+    events = EventAccumulator(str(job.folder)).Reload()
+    steps = [line["step"] for line in lines_of(sweep / FOLDER)]
+    assert [event.step for event in events.Scalars("val/accuracy")] == steps
+    assert events.Scalars("test/accuracy")[0].value == pytest.approx(summary_of(sweep / FOLDER)["test/accuracy"])

@@ -10,7 +10,6 @@ from support import Commands
 from lra.cli import new, report, train
 from lra.core.code import fingerprints
 from lra.core.errors import UserError
-from lra.core.files import sha256
 from lra.core.signals import PAUSED
 from lra.records import record
 from lra.records.names import RECORD
@@ -21,9 +20,13 @@ SIZES = ("task=listops_short", "task.train_size=20", "task.val_size=5", "task.te
 MINE = (*TINY, *SIZES, "attention=mine", "out=o")
 
 
-def edit(path: str, old: str = '"""', new: str = '"""Edited: ') -> None:
-    """Replace the first `old`, and have the module imported again, as another process does."""
-    Path(path).write_text(Path(path).read_text().replace(old, new, 1))
+EDITED = "\nedited = True\n"
+
+
+def edit(path: str, old: str = "", new: str = EDITED) -> None:
+    """Replace `old`, or append `new`, and have the module imported again, as another process does."""
+    text = Path(path).read_text()
+    Path(path).write_text(text.replace(old, new, 1) if old else text + new)
     sys.modules.pop(Path(path).stem, None)
 
 
@@ -54,8 +57,8 @@ def test_sources_are_those_that_a_module_imports(tmp_path: Path, monkeypatch: py
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    used = {name: sha256(tmp_path / name) for name in files if "unused" not in name}
-    assert fingerprints("own.Class") == used
+    used = {name for name in files if "unused" not in name}
+    assert fingerprints("own.Class").keys() == used
     assert fingerprints("lra.attention.Mixer", "torch.nn.Linear", "json", "nowhere.Class") == {}
 
 
@@ -68,12 +71,12 @@ def test_an_edited_attention_is_refused_with_its_file(cli: Commands) -> None:
     edit("mine.py")
     for words in ((*MINE, "seed=1"), paused):
         refused(cli, *words, because="the code in mine.py has changed")
-    kept = "rerun=o/listops_short/paper/mine/transformer/seed1"
+    kept = f"rerun='{next(Path('o').rglob('seed1'))}'"
     refused(cli, kept, "packages=[mine]", because="the code in mine.py has changed since the run; restore it")
     assert cli(train.main, *MINE, "seed=3")[0] == 0
     code, _, err = cli(report.main, "o")
     assert (code, "trained by different code: mine.py was edited between them" in err) == (2, True)
-    edit("mine.py", '"""Edited: ', '"""')
+    edit("mine.py", EDITED, "")
     assert cli(train.main, *MINE, "seed=1")[0] == 0, "it is the first code again"
 
 
@@ -95,19 +98,34 @@ def test_a_loaded_module_keeps_its_first_digest(tmp_path: Path, monkeypatch: pyt
     path.write_text("x = 22\n")
     assert fingerprints("lasting") == before
     del sys.modules["lasting"]
-    assert fingerprints("lasting") == {"lasting.py": sha256(path)} != before
+    assert fingerprints("lasting") != before
+
+
+def test_comments_blank_lines_and_docstrings_are_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    texts = {
+        "plain": "class A:\n    def f(self):\n        return 1\n",
+        "told": '"""Module."""\n# a comment\n\nclass A:\n    """Class."""\n\n    def f(self):  # why\n'
+        '        """Method."""\n        return (1)\n',
+        "other": "class A:\n    def f(self):\n        return 2\n",
+        "text": 'class A:\n    def f(self):\n        x = """Method."""\n        return 1\n',
+    }
+    digests = {}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        digests |= fingerprints(name)
+    assert digests["plain.py"] == digests["told.py"]
+    assert len({*digests.values()}) == 3
 
 
 def test_an_edited_task_and_a_replaced_file_make_new_data(cli: Commands) -> None:
     scaffold(cli, "task", "tsk")
     words = (*TINY, "task=tsk", "task.examples=20", "train.micro_batch=5", "attention=fnet", "max_hours=null")
-    path = Path("o/tsk/paper/fnet/transformer/seed1", RECORD)
     digests = []
 
     def trained() -> None:
-        path.unlink(missing_ok=True)
-        path.with_name("config.json").unlink(missing_ok=True)
-        assert cli(train.main, *words, "out=o")[0] == 0
+        assert cli(train.main, *words, "out=o", "overwrite=true")[0] == 0
+        [path] = Path("o").rglob(RECORD)
         digests.append(record.read(path)["provenance"]["data_sha256"])
 
     trained()

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import lzma
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,32 @@ def test_a_quoted_cell_may_have_line_ends(tmp_path: Path) -> None:
     read = list(examples(written(tmp_path / "lines.csv", rows), columns))
     assert [example.texts[0] for example in read] == [row["text"] for row in rows]
     assert read[1].where == f"{tmp_path}/lines.csv:5"
+
+
+@pytest.mark.parametrize("letters", ["好糟天地人書電影音樂山水", "ACGTHKLMNPQR", "ดแกขคงจชซญฎ"])
+def test_letters_decide_where_there_are_no_words(letters: str, tmp_path: Path) -> None:
+    """The first letter is the class; the others, with a comma of the script, are random."""
+    draw = random.Random(3)
+
+    def text(label: int) -> str:
+        return "，".join(letters[label] + "".join(draw.choices(letters[2:], k=9)) for _ in range(3))
+
+    rows = [{"text": text(n % 2), "label": n % 2} for n in range(150)]
+    task = task_of(tmp_path, written(tmp_path / "x.csv", rows))
+    assert task.baselines["bag of letters"] == 100
+    assert "bag of words" not in task.baselines
+
+
+@pytest.mark.parametrize("tokens", ["bytes", "bpe", "ids"])
+def test_baselines_read_what_the_model_reads(tokens: str, tmp_path: Path) -> None:
+    """The last token alone decides; a model that is cut before it has 50 %."""
+    draw = random.Random(5)
+    rows = [{"text": [*draw.choices(range(10, 90), k=80), 1 + n % 2], "label": n % 2} for n in range(200)]
+    if tokens != "ids":
+        rows = [{**row, "text": " ".join(f"w{number:02}" for number in row["text"])} for row in rows]
+    path = written(tmp_path / "x.jsonl", rows)
+    cut, whole = (task_of(tmp_path, path, tokens=tokens, vocabulary=400, max_length=most) for most in (64, 999))
+    assert cut.baselines["bag of words"] < 80 < whole.baselines["bag of words"]
 
 
 def test_pairs_with_and_without_a_header_are_one_task(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from lra.init import Checkpoint
 from lra.records import record
 from lra.runs.initial_weights import draw_model, pretrain
 from lra.tasks import PADDING, Place, Split, Task
-from lra.training.batches import hits, predict, read, summed_loss
+from lra.training.batches import counts, predict, read, summed_loss
 from lra.training.evaluate import evaluate
 from lra.training.fit import Training, fit
 from lra.training.recipe import carried
@@ -126,7 +126,7 @@ def test_numbers_are_asked_by_their_distance() -> None:
     assert split.targets(examples) == pytest.approx((ids - 1) / 15)
     outputs, targets = torch.tensor([[0.25], [0.5], [2.0]]), torch.tensor([0.75, 0.5, 1.0])
     assert summed_loss(outputs, targets).item() == 0.5 + 0 + 1
-    assert hits(outputs, targets).item() == 0
+    assert counts(outputs, targets).tolist() == [0, 0]
 
 
 def test_a_model_that_knows_nothing_has_the_loss_log_v() -> None:

@@ -3,9 +3,11 @@
 import json
 import multiprocessing
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -234,3 +236,38 @@ def test_the_card_of_a_task_by_hand(tmp_path: Path) -> None:
         "examples with more than one label: 1",
     ):  # fmt: skip
         assert fact in text
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another user is needed")
+@pytest.mark.parametrize(("mode", "raw", "name"), [(0o700, None, "stub"), (0o755, "other", r"stub/\..*\.lock")])
+def test_the_cache_of_a_colleague(mode: int, raw: str | None, name: str) -> None:
+    """It may not be read, or not be written: one line names the folder, its owner and what to do."""
+
+    def make(writers: dict[str, Writer], _: Path) -> str:
+        for writer in writers.values():
+            writer.add(0, np.arange(1, 4))
+        return "made up"
+
+    with TemporaryDirectory() as folder:
+        stored(Path(folder, "cache"), make)
+        for path in (Path(folder), *Path(folder).rglob("*")):
+            path.chmod(0o755 if path == Path(folder) else mode)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(UserError, match=r"cache.*belongs to root; choose another folder with cache=") as caught:
+                stored(Path(folder, "cache"), make, raw=raw)
+        finally:
+            os.seteuid(0)
+    assert re.search(name if raw else "cache: permission denied", str(caught.value))
+
+
+def test_a_baseline_that_is_not_finite_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    def make(writers: dict[str, Writer], _: Path) -> str:
+        for writer in writers.values():
+            writer.add(0, np.arange(1, 4))
+        return "made up"
+
+    values = {"good": np.float32(50), "bad": float("nan"), "worse": np.inf}
+    task = prepared(place(tmp_path), facts(), {"task": "stub"}, make, lambda _: values)
+    assert (task.baselines, task.best_baseline) == ({"good": 50.0}, ("good", 50.0))
+    assert "stub: the baseline 'bad' is nan; it is left out" in capfd.readouterr().err

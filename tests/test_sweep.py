@@ -38,7 +38,7 @@ def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands) ->
     )
     assert len(left(Path("runs"))) == 2
     code, _, err = cli(train.main, *line)
-    assert (code, err.count("nothing to do")) == (0, 2)
+    assert (code, "2 runs, 0 to train" in err) == (0, True)
 
 
 def test_a_signal_within_a_run_ends_the_sweep(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_two_data_sets_of_one_name_are_refused_before_the_first_run(cli: Command
         Path(folder, "train.csv").write_text("\n".join(["text,label", *rows, ""]))
     words = ("--multirun", "experiment=smoke", "task=files", *SHORT)
     code, _, err = cli(train.main, *words, "task.data=a/reviews,b/reviews")
-    assert (code, "different data under the name 'reviews" in err) == (2, True), err
+    assert (code, "files-reviews" in err) == (2, True), err
     assert not list(Path().rglob(CONFIG))
 
 
@@ -133,7 +133,7 @@ def test_a_cell_that_lies_elsewhere_is_found_through_its_link(cli: Commands) -> 
     shutil.move("runs/listops", "disk/listops")
     Path("runs/listops").symlink_to(Path("disk/listops").absolute())
     code, _, err = cli(train.main, *line)
-    assert (code, err.count("nothing to do"), "1 of 1 runs finished" in err) == (0, 1, True), err
+    assert (code, "1 run, 0 to train" in err, "1 of 1 runs finished" in err) == (0, True, True), err
 
 
 def test_a_sweep_describes_its_cells(cli: Commands) -> None:

@@ -8,7 +8,7 @@ from support import composed
 
 WIDTHS = {f"model.{key}" for key in ("dim", "qkv_dim", "heads", "depth", "mlp_dim")}
 CHOICES = {"model.pooling", "train.lr", "train.eval_every", "train.patience"}
-PLACE = {"out", "threads", "device", "precision"}
+PLACE = {"out", "kept", "threads", "device", "precision"}
 
 
 def flat(config: dict, before: str = "") -> dict[str, object]:

@@ -12,7 +12,7 @@ import pandas as pd
 import lra
 from lra.records.runs import Run, read_runs
 from lra.report.published import Published
-from lra.report.render import markdown
+from lra.report.render import markdown, p_value
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 SOURCE = "SimpleTRON v4"
@@ -199,7 +199,7 @@ SHOW = {
     "mean_sd": lambda line: f"{line['mean']:.2f} ± {line['sd']:.2f}",
     "mean_sd_n": lambda line: f"{line['mean']:.2f} ± {line['sd']:.2f} (n = {line['n']:.0f})",
     "difference": _difference,
-    "p": lambda line: MISSING if pd.isna(line["p_holm"]) else f"{line['p_holm']:.3f}",
+    "p": lambda line: MISSING if pd.isna(line["p_holm"]) else p_value(line["p_holm"]),
     "solved": _solved,
     "parameters": lambda line: f"{line['parameters']:,.0f}",
 }

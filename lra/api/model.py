@@ -44,8 +44,10 @@ class TrainedModel:
     def __init__(self, folder: Path, packages: Sequence[str]) -> None:
         self.record = RunRecord.read(folder / RECORD)
         config = self.record.config
-        if not (folder / WEIGHTS).exists() or self.record.spec is None:
+        if not (folder / WEIGHTS).exists():
             raise UserError(f"{folder}: no {WEIGHTS} there; train the run with checkpoint.keep=true")
+        if self.record.spec is None:
+            raise UserError(f"{folder}: its record lacks `spec`, so it is of an earlier version of lra; train it again")
         self._spec = TaskSpec(**self.record.spec)
         if self._spec.objective != "classify":
             raise UserError(f"{folder}: {self._spec.name} classifies no examples; use the attribute `module`")
@@ -70,7 +72,7 @@ class TrainedModel:
             A prediction for each example, in order.
 
         Raises:
-            UserError: an example does not fit the task.
+            UserError: an example does not fit the task, or an output is not finite.
         """
         if isinstance(examples, str):
             raise UserError(f"{examples!r:.80}: expected a list of examples, as [{examples!r:.20}]")
@@ -89,6 +91,9 @@ class TrainedModel:
             for piece in cuts(self.module, split, np.arange(count), batch, precision):
                 part = read(split, np.arange(count), *piece)
                 logits, _ = predict(self.module, part, precision)
+                if not (finite := logits.isfinite().all(dim=-1)).all():
+                    numbers = part.places[~finite.cpu().numpy()].tolist()
+                    raise UserError(f"examples {numbers} (from 0): outputs of the model are NaN or infinite")
                 probabilities[part.places] = logits.double().softmax(dim=-1).cpu().numpy()
         return [self._named(row) for row in probabilities]
 

@@ -1,5 +1,6 @@
 """Results of runs as pandas DataFrames, by the code of the reports."""
 
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -105,8 +106,7 @@ def load(path: str | Path, *, selection: Rule | None = None) -> Results:
         selection: a selection rule for all runs; default: the one of each run's protocol.
 
     Raises:
-        UserError: if there is nothing to read, or runs do not belong together. What cannot be read is left out with a
-            warning.
+        UserError: if there is nothing to read, a file is damaged, or runs do not belong together.
     """
     return Results(Path(path), selection)
 
@@ -116,11 +116,14 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
 
     Args:
         first, other: what `Results.system` returned, of the same results or of different ones.
-        margin: differences below it do not matter; default: `sweep.margin`.
+        margin: differences below it do not matter, above 0; default: `sweep.margin`.
 
     Raises:
-        UserError: if they were not run on the same task and data under one protocol.
+        UserError: if they were not run on the same task and data under one protocol, or for another margin.
     """
+    margin = default_reference()[1] if margin is None else margin
+    if not 0 < margin < math.inf:
+        raise UserError(f"margin={margin}: expected a number of points above 0")
     here, there = (", ".join(map(str, rows[["task", "protocol", "selection"]].iloc[0])) for rows in (first, other))
     if here != there:
         raise UserError(
@@ -131,7 +134,7 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
     runs = present(first)
     lower = bool(runs) and runs[0].record.metric == "perplexity"
     ours, theirs = first.score.dropna().tolist(), other.score.dropna().tolist()
-    return compare_scores(ours, theirs, margin or default_reference()[1], lower_is_better=lower)
+    return compare_scores(ours, theirs, margin, lower_is_better=lower)
 
 
 def report(folder: str | Path, *, selection: Rule | None = None) -> Path:

@@ -10,9 +10,9 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from lra.config.cell import Cell, cell_of
+from lra.config.cell import Cell, cell_of, varied_keys
 from lra.config.compose import compose as composed
-from lra.config.compose import with_packages
+from lra.config.compose import parseable, with_packages
 from lra.config.configure import check_packages, explain, is_mistake
 from lra.config.settings import Settings, settings_of
 from lra.core.errors import UserError
@@ -121,7 +121,7 @@ def _run_of(config: DictConfig) -> tuple[Settings, Cell]:
     if swept and not (swept == ["system"] and "attention" in named):
         keys = ", ".join(f"{key}=..." for key in swept)
         raise UserError(f"experiment={config.hydra.runtime.choices.experiment}: a sweep; for one run of it add {keys}")
-    return settings, cell_of(config, config.hydra, [])
+    return settings, cell_of(config, config.hydra, varied_keys(config, config.hydra))
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictCon
     for override in overrides:
         if not isinstance(override, str):
             raise UserError(f"{override!r:.80}: expected a text, as 'task=listops'")
-    words = with_packages(list(overrides))
+    words = with_packages(parseable(list(overrides)))
     with _ONE_AT_A_TIME:
         earlier = HydraConfig.instance().cfg
         try:

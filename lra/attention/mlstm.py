@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad
 
 from lra.attention import Card, Shape, merge_heads, split_heads
+from lra.ops.device import cumulative_sum
 from lra.ops.gated_memory import gated_memory
 from lra.ops.recurrent import NORM, Recurrent
 from lra.ops.scan import CHUNK
@@ -82,6 +83,6 @@ def largest(log_in: Tensor, log_keep: Tensor) -> Tensor:
 
     It cancels in h, and with it no exponential exceeds 1. Both inputs are [..., L]; sums over positions are in float64.
     """
-    kept = log_keep.double().cumsum(dim=-1)
+    kept = cumulative_sum(log_keep.double(), -1)
     top = kept + (log_in.double() - kept).cummax(dim=-1).values
     return top.clamp(min=0).to(log_in.dtype)

@@ -16,6 +16,8 @@ from lra.bench.settings import BenchSettings
 from lra.bench.subjects import Step, Subject, layer_step, model_step
 from lra.core.console import say
 from lra.core.files import write_atomic, write_json
+from lra.ops import products
+from lra.runs.describe import counter
 
 NAME, PAGE, FIGURE = "bench.json", "README.md", "lengths.svg"
 TITLES = {"step": "A training step", "layer": "Layers, forward and backward", "model": "Training steps of models"}
@@ -37,11 +39,46 @@ def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> It
                 "subject": subject.title,
                 "length": step.length,
                 "tokens": step.tokens,
+                "flops": None if memory[number] is None else flops(step.run),
                 "parameters": sum(parameter.numel() for parameter in step.module.parameters()),
                 "seconds": seconds.get(number),
                 "ratio": _ratios(seconds, number),
                 "peak_bytes": memory[number],
             }
+
+
+def flops(step: Callable[[], object]) -> int:
+    """Count the operations of a step in products, convolutions and Fourier transforms."""
+    with counter() as counted:
+        step()
+    return counted.get_total_flops()
+
+
+def product_rates(tokens: int, width: int, hidden: int, rounds: int) -> Record:
+    """Measure plain products of a CPU: a linear layer of these sizes with both of its gradients.
+
+    Returns:
+        sizes: tokens, width, hidden.
+        gflops: medians in 1e9 operations a second, by "fp32 mkl", "fp32 onednn" (where it computes in fp32) and "bf16".
+    """
+    x, weight, grad = torch.randn(tokens, width), torch.randn(hidden, width), torch.randn(tokens, hidden)
+
+    def timed(library: products.Library, dtype: torch.dtype) -> Callable[[], None]:
+        a, w, g = x.to(dtype), weight.to(dtype), grad.to(dtype)
+
+        def step() -> None:
+            with products.using(library), products.of_micro_batch(products.WORTH, 1):
+                a @ w.T, g.T @ a, g @ w
+
+        return step
+
+    steps = {"fp32 mkl": timed("mkl", torch.float32), "bf16": timed("mkl", torch.bfloat16)}
+    if not products.lacks():
+        steps["fp32 onednn"] = timed("onednn", torch.float32)
+    seconds = seconds_in_turns(steps, rounds)
+    operations = 3 * 2 * tokens * width * hidden
+    rates = {name: operations / median(values) / 1e9 for name, values in seconds.items()}
+    return {"sizes": [tokens, width, hidden], "gflops": rates}
 
 
 def _peak(step: Step, device: str) -> int | None:
@@ -112,15 +149,21 @@ def page(record: Record) -> Iterator[str]:
     yield f"`{record['command']}`\n"
     yield f"Batch {batch}, {config['precision']}, dropout {config['model']['dropout']}. Ratios: median [least, most] of"
     yield f"{config['rounds']} rounds; memory is the peak of tensors beyond weights and optimiser state.\n"
-    yield "| subject | length | time ratio | ms | tokens/s | peak MB | parameters |"
-    yield "|---|---:|---:|---:|---:|---:|---:|"
+    yield "| subject | length | time ratio | ms | tokens/s | GFLOP/s | peak MB | parameters |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
     for result in record["results"]:
-        cells = ["out of memory", "", "", ""] if result["seconds"] is None else _cells(result)
+        cells = ["out of memory", "", "", "", ""] if result["seconds"] is None else _cells(result)
         cells = [f"`{result['subject']}`", f"{result['length']:,}", *cells, f"{result['parameters']:,}"]
         yield f"| {' | '.join(cells)} |"
     if record["what"] != "step" and len(config["lengths"]) > 1:
         yield f"\n![Time and memory by length]({FIGURE})"
-    machine = where["cpu"] if where["device"] == "cpu" else where["device"]
+    if plain := record.get("products"):
+        rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in plain["gflops"].items())
+        sizes = " x ".join(f"{size:,}" for size in plain["sizes"])
+        yield f"\nA linear layer of {sizes} with its gradients, in the same run: {rates} GFLOP/s."
+    machine = (
+        f"{where['cpu']} (family/model/stepping {where['cpu_model']})" if where["device"] == "cpu" else where["device"]
+    )
     dirty = " with uncommitted changes" if where["dirty"] else ""
     yield f"\n{machine}, threads: {where['threads']}, torch {where['packages']['torch']},"
     yield f"commit {where['commit']}{dirty}, {where['started'][:10]}. Raw: [{NAME}]({NAME})."
@@ -132,6 +175,7 @@ def _cells(result: Record) -> list[str]:
         "" if ratio is None else f"{median(ratio):.2f} [{min(ratio):.2f}, {max(ratio):.2f}]",
         f"{1e3 * seconds:.4g}",
         f"{result['tokens'] / seconds:,.0f}",
+        f"{result['flops'] / seconds / 1e9:,.0f}",
         f"{result['peak_bytes'] / 1e6:,.1f}",
     ]
 

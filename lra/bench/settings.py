@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from lra.config.settings import Precision
+from lra.config.settings import Precision, Products
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,7 @@ class BenchSettings:
     precision: Precision
     device: Literal["auto", "cpu", "cuda"]
     threads: PositiveInt
+    products: Products
     cache: str
     data_dir: str | None
     workers: PositiveInt | None

@@ -96,7 +96,7 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
     model = draw_model(system, facts, seed).to(device)
     size = {"length": facts.max_len, "tokens": batch * facts.documents * facts.max_len}
     if not subject.plain:
-        if training.compiles(model, recipe):
+        if recipe.compile:
             training.compile_blocks(model)
         ours, turn = make_optimizer(model, recipe), count()
 

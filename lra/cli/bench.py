@@ -44,6 +44,7 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     import torch
 
     from lra.bench import compare, subjects
+    from lra.ops import products
     from lra.runs.device import device_of, keep_memory, reproducible
 
     started = provenance.now()
@@ -52,10 +53,19 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     torch.set_num_threads(settings.threads)
     reproducible()
     keep_memory()
-    results = list(compare.compare(settings, compared, device))
+    library = products.choose(settings.products) if device == "cpu" else "mkl"
+    with products.using(library):
+        results = list(compare.compare(settings, compared, device))
+    measured: dict[str, Any] = {"results": results}
+    if settings.what == "step" and device == "cpu":
+        tokens = settings.train["micro_batch"] * results[0]["length"]
+        sizes = (tokens, settings.model["dim"], settings.model["mlp_dim"])
+        measured["products"] = compare.product_rates(*sizes, settings.rounds)
     config = {key: value for key, value in asdict(settings).items() if key not in PLACES}
     where = provenance.provenance(config, None, device, settings.precision, started)
-    return {"config": config, "results": results, "provenance": where}
+    if device == "cpu":
+        where["products"] = library
+    return {"config": config, **measured, "provenance": where}
 
 
 def _again(*words: str) -> BenchSettings:

@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from lra.config.compose import HYDRA_VERSION, help_page, refuse_our_names, set_up, with_packages
+from lra.config.compose import HYDRA_VERSION, help_page, parseable, refuse_our_names, set_up, with_packages
 from lra.config.configure import check_packages, explain, is_mistake
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.paths import __version__, conf_dir
@@ -51,7 +51,7 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
             return
         debug = os.environ.get("HYDRA_FULL_ERROR")
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
-        sys.argv = [program, *with_packages(flags_first(sys.argv[1:]))]
+        sys.argv = [program, *with_packages(parseable(flags_first(sys.argv[1:])))]
         set_up()
         try:
             refuse_our_names()

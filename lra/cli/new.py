@@ -19,7 +19,7 @@ NEXT = {
     "attention": (
         "lra-check attention=$NAME",
         "lra-train attention=$NAME experiment=small_listops",
-        "lra-train experiment=demo also=$NAME out=results/$NAME",
+        "lra-train experiment=demo also=$NAME out=runs/$NAME",
     ),
     "task": ("lra-prepare task=$NAME", "lra-train task=$NAME attention=simple"),
 }

@@ -1,19 +1,25 @@
-"""lra-prepare: fetch or generate, verify and cache the data of one task."""
+"""lra-prepare: fetch or generate, verify, cache and export the data of one task."""
 
 import json
+import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from lra.cli.command import command
 from lra.config import configure
 from lra.core.console import Parts, say
+from lra.core.paths import __version__, expanded
 from lra.data import Place, Split, Task, TaskBuilder
 from lra.data.cache import SPLITS
+from lra.data.from_source import GENERATED
+from lra.data.rows import new_folder, refuse_used
 from lra.data.splits import LMWindows, PositionLabels, contradictions, seen
 
 
@@ -27,21 +33,55 @@ class PrepareSettings:
     workers: PositiveInt | None
     packages: list[str]
     json: bool
+    export: Annotated[str, Field(min_length=1)] | None
 
 
 def job(cfg: DictConfig) -> None:
     """Prepare one task and print its card."""
     settings = configure.part(PrepareSettings, cfg)
-    builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)().at(Place.of(settings))
     started = time.monotonic()
-    with Parts(builder.facts.name, "preparing the data, once") as progress:
-        task = builder.build(Place.of(settings, progress))
+    _, task = prepare(settings, HydraConfig.get().overrides.task)
     seconds = time.monotonic() - started
     if settings.json:
         print(json.dumps(_summary(task, seconds), indent=1))
     else:
         print(card(task))
         say(f"ready in {seconds:.1f} s: {task.folder}")
+
+
+def prepare(settings: PrepareSettings, overrides: Sequence[str]) -> tuple[TaskBuilder, Task]:
+    """Prepare a task, and export it if `settings.export` names a folder.
+
+    Args:
+        settings: of the command.
+        overrides: its command line, for the data card of the export.
+
+    Raises:
+        UserError: the data are missing or damaged, or the folder is in use or cannot be written.
+    """
+    builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)().at(Place.of(settings))
+    folder = None if settings.export is None else expanded(settings.export, "export")
+    if folder is not None:
+        refuse_used(folder, "export")
+    with Parts(builder.facts.name, "preparing the data, once") as progress:
+        task = builder.build(Place.of(settings, progress))
+    if folder is not None:
+        with new_folder(folder, "export") as staging:
+            builder.export(task, staging)
+            (staging / "README.md").write_text(_export_card(task, overrides), encoding="utf-8")
+        say(f"exported: {folder}")
+    return builder, task
+
+
+def _export_card(task: Task, overrides: Sequence[str]) -> str:
+    """Return the card with the licence and the command; folders of this machine are left out of it."""
+    words = [word for word in overrides if word.partition("=")[0] not in ("export", "cache", "data_dir", "workers")]
+    source = task.source if isinstance(task.source, dict) else {"from": task.source}
+    licence = "none needed, generated from a seed" if source["from"] == GENERATED else "not stated by the source"
+    lines = [f"- written by lra {__version__}: `{shlex.join(['lra-prepare', *words, 'export=DIR'])}`", ""]
+    if "licence" not in source:
+        lines.insert(0, f"- licence: {licence}")
+    return "\n".join([card(task).rstrip("\n"), *lines])
 
 
 def _summary(task: Task, seconds: float) -> dict[str, Any]:

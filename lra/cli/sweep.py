@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import re
 import signal
 import warnings
 from collections import Counter
@@ -16,21 +15,24 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, read_write
 
+from lra.cli import kept
 from lra.cli.command import FAILED
+from lra.config.compose import as_value
 from lra.config.configure import first_line
-from lra.core.console import say
+from lra.core.console import plural, say
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.files import holder
 from lra.core.signals import PAUSED, StopFlag
 from lra.records.names import LOCK
-from lra.records.runs import declared
+from lra.records.runs import declared, recorded
 from lra.runs.build import Job, check_attention
 from lra.runs.course import training_tokens
 from lra.runs.folder import outcome
+from lra.runs.loggers import log_finished
 from lra.runs.plan import Plan, PlannedRun, check_data, declare, planned
 
 ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
-_current: list[Plan] = []
+_current: list[tuple[Plan, dict[Path, str]]] = []  # the sweep, and the runs that it refuses with the reason
 
 
 class Forwarding(StopFlag):
@@ -70,22 +72,40 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     _check_reference(plan)
     with read_write(config):
         config.out = str(plan.out)  # resolved once, for all jobs and folders of the launcher
+    digests: kept.Digests = {}
+    kept.take_over(plan, digests)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
     if _launcher(config) not in ELSEWHERE:
         waiting = [row for row, runs in to_do if runs]
         check_data(waiting)
         for row in waiting:
             check_attention(row.settings, row.system)
+    refused = kept.refuse_conflicts(plan, to_do, digests)
+    for reason in dict.fromkeys(refused.values()):
+        say(f"lra-train: error: {reason}")
+    to_do = [(row, [run for run in runs if run.folder not in refused]) for row, runs in to_do]
     declare(plan)
-    _current[:] = [plan]
+    _current[:] = [(plan, refused)]
     tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)
+    runs = [run for _, runs in to_do for run in runs]
+    _log_finished(plan, {run.folder for run in runs} | {*refused})
+    say(f"{plural(sum(len(row.runs) for row in plan.rows), 'run')}, {len(runs)} to train, in {plan.out}")
     broken = ""
     try:
-        if runs := [run for _, runs in to_do for run in runs]:
+        if runs:
             _launch(context, task, config, plan, runs, tokens)
     except Exception as error:  # joblib gives up when a worker is killed
         broken = f"{type(error).__name__}: {error}"
     conclude(broken=broken)
+
+
+def _log_finished(plan: Plan, others: set[Path]) -> None:
+    """Write the curves of finished runs that their loggers did not see."""
+    for row in plan.rows:
+        for run in row.runs if row.settings.logger else ():
+            earlier = None if run.folder in others else recorded(run.folder)
+            if earlier is not None and earlier.status == "finished":
+                log_finished(Job(settings=run.settings, system=row.system, cell=row.cell, title=run.title))
 
 
 def _check_reference(plan: Plan) -> None:
@@ -121,7 +141,7 @@ def _launch(
         f"sweep.varied=[{','.join(plan.varied)}]",
         f"sweep.jobs={len(runs)}",
         f"sweep.tokens={tokens}",
-        f"out={quoted(plan.out)}",
+        f"out={as_value(str(plan.out))}",
     ]
     if _launcher(config) == "basic":
         _one_by_one(launcher, runs, shared)
@@ -135,11 +155,6 @@ def _launch(
             raise pause
     for result in results:
         _ = result.return_value  # raises what broke the job
-
-
-def quoted(out: Path) -> str:
-    """Return a path as a value of Hydra's command line."""
-    return "'" + re.sub(r"(\\*)'", r"\1\1\'", str(out)) + "'"
 
 
 def _one_by_one(launcher: Launcher, runs: list[PlannedRun], shared: list[str]) -> None:
@@ -163,9 +178,10 @@ def conclude(broken: str = "", code: int = 0) -> None:
     """
     if not _current:
         return
-    plan = _current.pop()
+    plan, refused = _current.pop()
     runs = [run for row in plan.rows for run in row.runs]
     outcomes = {run.folder: outcome(run.folder, run.settings) for run in runs}
+    outcomes |= {folder: ("refused", reason) for folder, reason in refused.items()}
     counts = Counter(status for status, _ in outcomes.values()) + _report(plan.out)
     if broken:
         say(f"lra-train: the launcher gave up: {broken.splitlines()[0]}")

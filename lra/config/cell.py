@@ -6,19 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from lra.core.names import data_name, file_name, quoted
 
 SWEEPER = "lra"  # the option of hydra/sweeper whose sweeps are planned
-DECIDING = ("task.", "attention.", "protocol.", "model.", "train.", "init.", "pretrain.")
+DECIDING = ("task", "attention", "protocol", "model", "train", "init", "pretrain", "precision")  # keys, and those below
 PLACED = ("task", "protocol", "attention", "variant", "seed")  # each a level of a run's path
+DATA = ("task.data", "task.name")  # in the level of the task
+ROUNDING = ("train.micro_batch", "train.eval_batch")  # change no more than the rounding
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table; with a seed it is a run. `settings`: values of the other keys that a sweep varies."""
+    """One cell of a table; with a seed it is a run. `settings`: values of the other keys that the command line sets, or
+    that a sweep varies."""
 
     task: str
     protocol: str
@@ -54,12 +59,26 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
 
 
 def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
-    """Return the keys that name a run's cell: those that `lra`'s sweeper varies, or every override of another sweeper
-    that decides numbers."""
-    if hydra_cfg.runtime.choices.get("hydra/sweeper") == SWEEPER or hydra_cfg.mode == RunMode.RUN:
+    """Return the keys that name a run's cell: those that `lra`'s sweeper varies, else overrides that decide numbers."""
+    if hydra_cfg.mode == RunMode.MULTIRUN and hydra_cfg.runtime.choices.get("hydra/sweeper") == SWEEPER:
         return list(cfg.sweep.varied)
-    keys = [override.partition("=")[0].lstrip("+") for override in hydra_cfg.overrides.task]
-    return [key for key in keys if key == "precision" or key.startswith(DECIDING)]
+    parsed = OverridesParser.create().parse_overrides(list(hydra_cfg.overrides.task))
+    keys = {key: None for override in parsed if not override.is_delete() for key in keys_of(override)}
+    return [key for key in keys if key.partition(".")[0] in DECIDING and key not in (*PLACED, *ROUNDING)]
+
+
+def keys_of(override: Override) -> list[str]:
+    """Return the keys that an override sets, except those in another level of a run's path: of model={depth:1},
+    model.depth."""
+    key, value = override.key_or_group, None if override.is_sweep_override() else override.value()
+    keys = _leaves(key, value) if isinstance(value, dict) and value else [key]
+    return [key for key in keys if not key.startswith(DATA)]
+
+
+def _leaves(key: str, value: Any) -> list[str]:
+    if not isinstance(value, dict):
+        return [key]
+    return [leaf for name, part in value.items() for leaf in _leaves(f"{key}.{getattr(name, 'text', name)}", part)]
 
 
 def _named(value: Any) -> Any:

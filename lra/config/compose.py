@@ -4,9 +4,10 @@ Values that depend on a choice are OmegaConf resolvers: `${by_task:{text:16, ima
 """
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
+from hydra.errors import OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
@@ -151,6 +154,25 @@ def help_page(config_name: str) -> str:
         lines.append(f"{group}: {', '.join([*options(group), *other, *options(group, USER_OPTIONS)])}\n")
     text = content["template"].replace("${hydra.help.header}", content["header"])
     return text.replace("$APP_CONFIG_GROUPS", "".join(lines))
+
+
+def as_value(text: str) -> str:
+    """Return a text as a value of Hydra's command line."""
+    return "'" + re.sub(r"(\\*)'", r"\1\1\'", text) + "'"
+
+
+def parseable(words: list[str]) -> list[str]:
+    """Quote the values that Hydra's grammar cannot read, such as paths with an equal sign."""
+    return [_parseable(word) if "=" in word and not word.startswith("-") else word for word in words]
+
+
+def _parseable(word: str) -> str:
+    key, _, value = word.partition("=")
+    for text in (word, f"{key}={as_value(value)}"):
+        with suppress(OverrideParseException):
+            OverridesParser.create().parse_overrides([text])
+            return text
+    return word
 
 
 def with_packages(overrides: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
@@ -44,6 +44,26 @@ MOVED = {  # modules by their former names, which kept records have in `_target_
     "lra.attention.gmm_rks": "lra.attention.spectral",
     "lra.init.checkpoint": "lra.init",
 }
+ADDED = {"dropout_over": "values", "position_std": 0.0}  # later keys of `model`, with what runs without them did
+
+
+def comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the identity of a run in today's terms: renamed modules, removed and added options.
+
+    Nothing was compiled where an earlier version had `train.compile: null` on a CPU.
+    """
+    terms = {key: dict(value) if isinstance(value, Mapping) else value for key, value in identity.items()}
+    for part in (terms.get("attention", {}), terms.get("task", {})):
+        module, _, name = part.get("_target_", "").rpartition(".")
+        if module in MOVED:
+            part["_target_"] = f"{MOVED[module]}.{name}"
+        for key in [key for key, value in part.items() if REMOVED.get(key, ...) == value]:
+            del part[key]
+    if "model" in terms:
+        terms["model"] = ADDED | terms["model"]
+    if "train" in terms and terms["train"].get("compile") is None:
+        terms["train"]["compile"] = False
+    return terms
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from lra.core.errors import UserError, did_you_mean
 RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
 
 Precision = Literal["fp32", "bf16"]
+Products = Literal["auto", "mkl", "onednn"]
 Seed = Annotated[int, Field(ge=0, le=2**53)]  # JSON keeps whole numbers up to 2**53 exactly
 Cores = Annotated[int, Field(gt=0, le=1024)]
 
@@ -33,7 +34,10 @@ class Settings:
     precision: Precision
     device: Literal["auto", "cpu", "cuda"]
     threads: Cores | None
+    products: Products
     out: str
+    kept: str | None
+    overwrite: bool
     describe: bool
     rerun: str | None
     probe: PositiveInt | None

@@ -1,16 +1,18 @@
-"""SHA-256 of the source files of a user's attention, task or first weights, which are part of a run's configuration."""
+"""SHA-256 of the code of a user's attention, task or first weights, which is part of a run's configuration."""
 
 import ast
 import hashlib
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
-_loaded: dict[Path, tuple[ModuleSpec | None, str]] = {}
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_loaded: dict[Path, tuple[ModuleSpec | None, str, list[str]]] = {}
 
 
 def targets(node: Any) -> Iterator[str]:
@@ -22,11 +24,12 @@ def targets(node: Any) -> Iterator[str]:
 
 
 def fingerprints(*names: str) -> dict[str, str]:
-    """Return the SHA-256 of the source files of dotted names and of all modules that they import.
+    """Return the SHA-256 of the code of dotted names and of all modules that they import.
 
-    Python, installed packages and lra itself are left out: a record has their versions. Imports are read from the
-    source, so the result does not depend on what else the process has imported. A module that is loaded keeps the
-    SHA-256 of its first call: the file may be edited while the process runs the old code.
+    Comments, blank lines and docstrings are not part of it. Python, installed packages and lra itself are left out: a
+    record has their versions. Imports are read from the source, so the result does not depend on what else the process
+    has imported. A module that is loaded keeps the SHA-256 of its first call: the file may be edited while the process
+    runs the old code.
 
     Returns:
         SHA-256 by path below the folder that Python imports from, as `mine.py` or `package/module.py`.
@@ -41,8 +44,9 @@ def fingerprints(*names: str) -> dict[str, str]:
         path = _source(name)
         if path is not None:
             depth = name.count(".") + (path.stem == "__init__")
-            found[Path(*path.parts[-depth - 1 :]).as_posix()] = _sha256(name, path)
-            waiting += _imports(name, path) if path.suffix == ".py" else ()
+            sha256, imports = _read(name, path)
+            found[Path(*path.parts[-depth - 1 :]).as_posix()] = sha256
+            waiting += imports
     return dict(sorted(found.items()))
 
 
@@ -66,20 +70,27 @@ def _source(name: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _sha256(name: str, path: Path) -> str:
+def _read(name: str, path: Path) -> tuple[str, list[str]]:
+    """Return the SHA-256 of a module's code, and the dotted names that it imports, whether they are modules or not."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     if path not in _loaded or _loaded[path][0] is not spec:  # reloading a module gives it a new spec
-        _loaded[path] = spec, hashlib.sha256(path.read_bytes()).hexdigest()
-    return _loaded[path][1]
+        code, imports = path.read_bytes(), []
+        with suppress(SyntaxError, ValueError):  # importing it reports the error; a compiled module has no source
+            tree = ast.parse(code)
+            imports = [*_imports(tree, name.split(".") if path.stem == "__init__" else name.split(".")[:-1])]
+            code = _without_docstrings(tree).encode()
+        _loaded[path] = spec, hashlib.sha256(code).hexdigest(), imports
+    return _loaded[path][1:]
 
 
-def _imports(name: str, path: Path) -> Iterator[str]:
-    """Yield the dotted names that a module imports, whether they are modules or not."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except SyntaxError:  # importing it reports the error
-        return
-    package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
+def _without_docstrings(tree: ast.Module) -> str:
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def _imports(tree: ast.Module, package: list[str]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -55,6 +55,28 @@ def holder(path: Path) -> str | None:
         return None
 
 
+def check_access(folder: Path, remedy: str) -> None:
+    """Raise UserError if there are a folder and files that this user may not read, as in a cache of a colleague."""
+    for path in (*reversed(folder.parents), folder):
+        if not os.path.lexists(path):
+            return
+        if not os.access(path, os.X_OK, effective_ids=True):
+            raise denied(path, remedy)
+    for path in (folder, *folder.iterdir()):
+        if not os.access(path, os.R_OK, effective_ids=True):
+            raise denied(path, remedy)
+
+
+def denied(path: Path, remedy: str) -> UserError:
+    """Return a message for a lack of permission, with the owner of the file or of the folder where it would be."""
+    there = next(each for each in (path, *path.parents) if os.path.lexists(each))
+    try:
+        owner = there.owner()
+    except KeyError:  # of another machine
+        owner = f"user {there.stat().st_uid}"
+    return UserError(f"{path}: permission denied; {there} belongs to {owner}; {remedy}")
+
+
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal. Raises UserError if it cannot be read."""
     try:

@@ -1,8 +1,9 @@
 """One stop flag for a run: set by a signal, or when its time is up.
 
 The run finishes its step, saves its state and ends with exit code 130 (SIGINT), 143 (SIGTERM), 129 (SIGHUP), 128 plus
-the number of another signal that a scheduler sends before a time limit, or 75 (time limit). A SIGINT or SIGTERM later
-than `REPEAT_SECONDS` after the first signal ends the process at once; the run then resumes from its last checkpoint.
+the number of another signal that a scheduler sends before a time limit, or 75 (time limit). A second SIGINT, or a
+SIGTERM later than `REPEAT_SECONDS` after the first signal, ends the process at once; the run then resumes from its last
+checkpoint.
 """
 
 import os
@@ -19,7 +20,7 @@ PAUSED, INTERRUPTED = 75, 130
 ENDING = (signal.SIGINT, signal.SIGTERM)  # at once, the second time; a shell repeats SIGHUP
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # of schedulers, as `sbatch --signal=USR1@300` sends
-REPEAT_SECONDS = 1.0  # `timeout` and shells send a signal to the process and again to its group
+REPEAT_SECONDS = 1.0  # `timeout` sends SIGTERM to the process and again to its group
 STARTED = time.monotonic()
 
 
@@ -74,7 +75,8 @@ class StopFlag:
     def _set(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
         if self._number is not None:
-            if number in ENDING and not self._repeated and now >= self._since + REPEAT_SECONDS:
+            is_echo = number == signal.SIGTERM and now < self._since + REPEAT_SECONDS
+            if number in ENDING and not self._repeated and not is_echo:
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
             return

@@ -10,7 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -51,6 +51,7 @@ class TaskSpec:
         fixed_length: every document has `max_len` tokens, so that there is no padding to mask.
     """
 
+    pad_id: ClassVar[int] = PADDING
     name: str
     version: int
     vocab_size: int
@@ -163,6 +164,11 @@ class Task(TaskSpec):
     source: Any
 
     @property
+    def spec(self) -> TaskSpec:
+        """Facts alone."""
+        return TaskSpec(**{field.name: getattr(self, field.name) for field in fields(TaskSpec)})
+
+    @property
     def validates_on_test(self) -> bool:
         """True if the protocol validates on the test split (as LRA and the papers do on text)."""
         return self.val is self.test
@@ -170,8 +176,13 @@ class Task(TaskSpec):
     @property
     def best_baseline(self) -> tuple[str, float] | None:
         """Name and test score of the best trivial baseline, None if there is none."""
-        best = min if self.metric == "perplexity" else max
-        return best(self.baselines.items(), key=lambda item: item[1], default=None)
+        return best_baseline(self.baselines, self.metric)
+
+
+def best_baseline(baselines: dict[str, float], metric: str) -> tuple[str, float] | None:
+    """Return name and test score of the best of some baselines, None if there are none."""
+    best = min if metric == "perplexity" else max
+    return best(baselines.items(), key=lambda item: item[1], default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +270,21 @@ class TaskBuilder(ABC):
             tokenizer: the file that the preparation of the task saved, if it saves one.
         """
         raise UserError(f"{text!r:.80}: {type(self).__name__} has no `encode` for texts; give token ids")
+
+    def decode(self, ids: np.ndarray, tokenizer: Path) -> str | np.ndarray:
+        """Return the text of token ids without padding, or the grey values [side, side] uint8 of a picture.
+
+        Args:
+            ids: tokens of a document.
+            tokenizer: as of `encode`.
+        """
+        return " ".join(map(str, ids.tolist()))
+
+    def export(self, task: Task, folder: Path) -> None:
+        """Write a prepared task of this builder as files: those of Long Range Arena if it has some, else Parquet."""
+        from lra.data.rows import write_parquet
+
+        write_parquet(task, self.class_names(), folder)
 
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
         """Return token ids as a prepared task stores them, given those of the raw data; the same unless they differ."""

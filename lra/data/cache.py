@@ -1,10 +1,13 @@
 """Cache of prepared tasks: built once under a lock, in a staging folder that is renamed when it is complete.
 
 A prepared task is a folder of flat little-endian arrays and a `manifest.json` with their types, sizes and SHA-256,
-which are compared whenever the task is opened. The folder is named after a hash of its identity.
+which are compared when the task is opened for the first time and after its files have changed. The folder is named
+after a hash of its identity. Digests and counts of files are stored beside the tasks; a stored value holds as long as
+path, inode, size and times of its files are unchanged.
 """
 
 import hashlib
+import math
 import os
 import shutil
 import sys
@@ -20,7 +23,7 @@ from filelock import FileLock, Timeout
 from lra.core import code
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.core.files import digest, read_json, sha256, write_json
+from lra.core.files import check_access, denied, digest, read_json, sha256, write_json
 from lra.core.paths import __version__
 from lra.data import Place, Split, Task, TaskSpec
 from lra.data.splits import LMWindows, Pictures, PositionLabels, contradictions
@@ -28,9 +31,11 @@ from lra.data.splits import LMWindows, Pictures, PositionLabels, contradictions
 LAYOUT = 3  # of arrays and manifest; part of the folder's name
 MANIFEST = "manifest.json"
 ARRAY = ".bin"  # the end of a file's name
+STORED = "raw"  # folder of stored digests and counts, beside those of the tasks
 SPLITS = ("train", "val", "test")
 MAX_CLASSES = 2**16  # also of tokens: 16 bits are stored
 LOCK_TIMEOUT_SECONDS = 3600
+REMEDY = "choose another folder with cache=... or LRA_CACHE"
 
 Splits = dict[str, Split]
 Identity = dict[str, Any]
@@ -68,6 +73,7 @@ def prepared(
     if own := code.fingerprints(make.__module__, baselines.__module__, type(builder).__module__):
         identity = {**identity, "code": own}
     folder = _folder(place, identity)
+    check_access(folder, REMEDY)
     if not _is_current(folder):
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -80,8 +86,10 @@ def prepared(
         except Timeout:
             raise UserError(f"{folder}: another process has been preparing this task for an hour") from None
         except OSError as error:
-            raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}") from error
-    return _opened(folder, facts)
+            if isinstance(error, PermissionError) and error.filename:
+                raise denied(Path(error.filename), REMEDY) from error
+            raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}; {REMEDY}") from error
+    return _opened(place, folder, facts)
 
 
 def _is_current(folder: Path) -> bool:
@@ -91,7 +99,9 @@ def _is_current(folder: Path) -> bool:
 
 def is_prepared(place: Place, identity: Identity) -> bool:
     """Return True if `prepared` would find the data in the cache."""
-    return (_folder(place, identity) / MANIFEST).exists()
+    folder = _folder(place, identity)
+    check_access(folder, REMEDY)
+    return (folder / MANIFEST).exists()
 
 
 def _folder(place: Place, identity: Identity) -> Path:
@@ -133,7 +143,7 @@ def _build(
             "files": files,
             "source": source,
             **({"inputs": read} if read else {}),
-            "baselines": baselines(mapped),
+            "baselines": _finite(task, baselines(mapped)),
             "doubts": doubts,
             "created_by": f"lra {__version__}",
         }
@@ -148,16 +158,43 @@ def _build(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _opened(folder: Path, facts: TaskSpec) -> Task:
+def _finite(task: str, values: dict[str, float]) -> dict[str, float]:
+    """Leave out and print the baselines that are NaN or infinite."""
+    for name, value in values.items():
+        if not math.isfinite(value):
+            say(f"{task}: the baseline {name!r} is {value}; it is left out")
+    return {name: float(value) for name, value in values.items() if math.isfinite(value)}
+
+
+def stored(place: Place, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:
+    """Return the JSON value `what` of these files; it is computed once until one of them changes."""
+    try:
+        status = {str(path.absolute()): path.stat() for path in files}
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from None
+    state = {name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in status.items()}
+    memo = place.cache / STORED / f"{digest([what, state])[:16]}.json"
+    with suppress(PermissionError):  # of a colleague's cache, which `prepared` refuses
+        if memo.exists():
+            return read_json(memo)
+    value = compute()
+    with suppress(UserError):  # a cache folder that is read-only
+        write_json(memo, value)
+    return value
+
+
+def _opened(place: Place, folder: Path, facts: TaskSpec) -> Task:
     """Map a prepared task into memory, and compare every file with the SHA-256 in its manifest."""
     manifest = _manifest(folder)
     expected = {f"{name}{ARRAY}": entry["sha256"] for name, entry in manifest["arrays"].items()} | manifest["files"]
+    paths = [folder / name for name in expected]
+    actual = stored(place, paths, "sha256", lambda: {path.name: sha256(path) for path in paths})
     for name, sha in expected.items():
-        if (actual := sha256(folder / name)) != sha:
-            raise UserError(f"{folder / name}: SHA-256 {actual}, expected {sha}; delete {folder}")
+        if actual[name] != sha:
+            raise UserError(f"{folder / name}: SHA-256 {actual[name]}, expected {sha}; delete {folder}")
     return Task(
         **vars(facts),
-        **_splits(folder, manifest["arrays"], facts),
+        **splits_of(folder, facts),
         baselines=manifest["baselines"],
         digest=manifest["digest"],
         folder=folder,
@@ -170,6 +207,11 @@ def _manifest(folder: Path) -> dict[str, Any]:
         return read_json(folder / MANIFEST)
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / MANIFEST}: damaged: {error}; delete {folder} and prepare again") from None
+
+
+def splits_of(folder: Path, facts: TaskSpec) -> Splits:
+    """Map the arrays of a prepared task without comparing their SHA-256."""
+    return _splits(folder, _manifest(folder)["arrays"], facts)
 
 
 def _splits(folder: Path, entries: dict[str, dict[str, Any]], facts: TaskSpec) -> Splits:

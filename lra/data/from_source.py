@@ -1,7 +1,6 @@
 """Tasks made from raw data or by a generator: find the data, derive the facts, prepare the task with these facts.
 
-SHA-256 and row counts of raw files are stored in the cache folder, so that a second start reads no data; a stored value
-holds as long as path, inode, size and times of its files are unchanged.
+SHA-256 and row counts of raw files are stored in the cache folder, so that a second start reads no data.
 """
 
 import os
@@ -10,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from multiprocessing import get_all_start_methods, get_context, get_start_method, set_start_method
@@ -20,15 +18,14 @@ from typing import Any, ClassVar, NoReturn
 from pydantic import NonNegativeInt, PositiveInt
 
 from lra.core.errors import UserError
-from lra.core.files import digest, read_json, sha256, write_json
+from lra.core.files import digest, sha256
 from lra.core.paths import expanded
 from lra.data import Place, Task, TaskBuilder, TaskSpec, hub, readers
-from lra.data.cache import SPLITS, Identity, Splits, Writer, is_prepared, prepared
+from lra.data.cache import SPLITS, Identity, Splits, Writer, is_prepared, prepared, stored
 
 GENERATED = "generated"  # name of a source that needs no raw data
-STORED = "raw"  # folder of stored digests and counts, beside those of the tasks
 LISTED = 10  # files whose SHA-256 a record lists
-GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`'
+GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`; code from standard input needs workers=1'
 
 Content = dict[str, Any]
 """Facts about the data that decide a task's name besides its options."""
@@ -57,22 +54,6 @@ class Source:
         above = os.path.commonpath([path.absolute().parent for path in self.files])
         names = [os.path.relpath(path, above) for path in self.files]
         return stored(place, self.files, "sha256", lambda: dict(zip(names, map(sha256, self.files), strict=True)))
-
-
-def stored(place: Place, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:
-    """Return the JSON value `what` of these files; it is computed once until one of them changes."""
-    try:
-        status = {str(path.absolute()): path.stat() for path in files}
-    except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}") from None
-    state = {name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in status.items()}
-    memo = place.cache / STORED / f"{digest([what, state])[:16]}.json"
-    if memo.exists():
-        return read_json(memo)
-    value = compute()
-    with suppress(UserError):  # a cache folder that is read-only
-        write_json(memo, value)
-    return value
 
 
 def counted(place: Place, path: Path, count: Callable[[Path], int]) -> int:

@@ -1,6 +1,7 @@
 """Tokenisation. Id 0 is padding; bytes are 1 to 256."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +33,11 @@ def byte_ids(text: bytes, length: int | None) -> np.ndarray:
 def text_of(ids: np.ndarray) -> bytes:
     """Return the bytes of `byte_ids`."""
     return (np.asarray(ids) - 1).astype(np.uint8).tobytes()
+
+
+def picture_of(ids: np.ndarray) -> np.ndarray:
+    """Return the grey values [side, side] uint8 of a square picture whose tokens are value + 1."""
+    return (ids - 1).astype(np.uint8).reshape(math.isqrt(len(ids)), -1)
 
 
 def head_and_tail(ids: np.ndarray, head: int, tail: int) -> np.ndarray:
@@ -99,6 +105,11 @@ def load(path: Path) -> "Tokenizer":
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no narrower class
         raise UserError(f"{path}: not a tokenizer: {error}; delete {path.parent} and prepare again") from None
+
+
+def decode(ids: np.ndarray, tokenizer: Path) -> str:
+    """Return the text of token ids by the tokenizer that was saved as `tokenizer`."""
+    return load(tokenizer).decode(ids.tolist())
 
 
 def encode(tokenizer: "Tokenizer", texts: list[str]) -> Iterator[np.ndarray]:

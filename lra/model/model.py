@@ -76,8 +76,12 @@ class Model(nn.Module):
         self.whole_batches = architecture.norm_over == "batch"
         self.head = head_of(facts, architecture)
         if architecture.weight_init == "xavier":
-            self.apply(_xavier)
+            kept = {value for block in self.blocks for value in block.mixer.own_values()}
+            self.apply(lambda module: _xavier(module, kept))
             self.head.apply(_lecun)
+        for value in (*self.parameters(), *self.buffers()):
+            if value.layout == torch.strided and 0 in value.stride():  # expanded: nothing can be loaded into it
+                value.data = value.data.contiguous()
 
     def forward(self, tokens: Tensor, scored: Tensor | None = None, packed: Packed | None = None) -> Tensor:
         """Compute logits [B, classes] of tokens [B P, L], or [B, L, classes] or [m, classes] for those of positions.
@@ -164,10 +168,12 @@ class Model(nn.Module):
         return pad(real, (1, 0), value=True) if self.cls else real
 
 
-def _xavier(module: nn.Module) -> None:
+def _xavier(module: nn.Module, kept: set[nn.Parameter]) -> None:
+    """Draw the weights of a linear layer and set its bias to zero, except for values that belong to a mixer."""
     if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        if module.bias is not None:
+        if module.weight not in kept:
+            nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None and module.bias not in kept:
             nn.init.zeros_(module.bias)
 
 

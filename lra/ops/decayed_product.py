@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from lra.ops.device import full_precision
+from lra.ops.device import cumulative_sum, full_precision
 
 CHUNK = 64
 SMALL_CHUNK = 32  # with a decay per channel, or a state that reads itself
@@ -191,7 +191,7 @@ class HeadDecays:
     """
 
     def __init__(self, g: Tensor) -> None:
-        within = g.cumsum(dim=-2, dtype=torch.float64)  # differences behind a strong decay keep all digits of fp32
+        within = cumulative_sum(g.double(), -2)  # differences behind a strong decay keep all digits of fp32
         self.between = (within - within.mT).to(g.dtype).clamp_(min=FAR, max=0).exp_().tril_()
         self.since = within.to(g.dtype).exp()
         self.until = (within[..., -1:, :] - within).to(g.dtype).exp_()

@@ -36,7 +36,7 @@ class AsyncNumbers:
 
 def full_precision(device: torch.device) -> AbstractContextManager:
     """Disable autocast, for sums, exponentials and transforms that need more digits than bf16 has."""
-    if not torch.amp.is_autocast_available(device.type):
+    if device.type == "meta":  # has no autocast
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
@@ -46,6 +46,18 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
     if x.is_meta or x.dtype == torch.float64 or not torch.is_autocast_enabled(x.device.type):
         return x.dtype
     return torch.get_autocast_dtype(x.device.type)
+
+
+def cumulative_sum(x: Tensor, dim: int) -> Tensor:
+    """Sum along `dim`; on CUDA, where `cumsum` of floats is not deterministic, by a product."""
+    return triangular_sum(x, dim) if x.device.type == "cuda" else x.cumsum(dim)
+
+
+def triangular_sum(x: Tensor, dim: int) -> Tensor:
+    """`cumsum` as the product with a triangle of ones; for few positions."""
+    ones = x.new_ones(x.shape[dim], x.shape[dim]).tril()
+    with full_precision(x.device):
+        return torch.tensordot(ones, x, ([1], [dim])).movedim(0, dim)
 
 
 def at_least_float32(x: Tensor) -> Tensor:

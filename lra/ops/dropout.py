@@ -72,7 +72,8 @@ class Keyed(nn.Module):
 class Dropout(Keyed):
     """Zeroes values of x with probability p in training, and scales the others by 1 / (1 - p).
 
-    With `over="channels"` whole channels of x [B, L, F] are zero (Tompson et al. 2015).
+    With `over="channels"` whole channels of x [B, L, F] are zero (Tompson et al. 2015). On a CPU p is a multiple of
+    1 / 65536: at p = 0.1 the mean is 0.9999932 of that without dropout. Noise of version 2 keeps that factor.
     """
 
     def __init__(self, p: float, over: Over = "values") -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lra.ops.decayed_product import FAR, read_tile, tiles, write_tile
+from lra.ops.device import cumulative_sum
 
 
 def gated_memory(
@@ -72,7 +73,7 @@ class _Tile:
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor) -> None:
         self.q, self.k, self.v = q, k, v
         arrives, decay, least = numbers.chunk(3, dim=-1)
-        within = decay.cumsum(dim=-2)
+        within = cumulative_sum(decay, -2)
         whole = within[:, -1:]
         self.second = torch.arange(decay.shape[-1], device=q.device) == 1
         self.rows = torch.where(self.second, decay - within, within)

@@ -4,6 +4,7 @@ Legend: B batch, L positions (the CLS counts), D model width, H heads, Dh width 
 A key mask [B, L] is True at real tokens; None means that all are real.
 """
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,6 +108,7 @@ class Mixer(nn.Module, ABC):
         self.shape = shape
         self.redraw_every: int | None = None
         self._drawn: tuple[int, int] | None = None
+        self._drawn_values: dict[str, int] = {}  # checksums of parameters
 
     @abstractmethod
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
@@ -136,14 +138,26 @@ class Mixer(nn.Module, ABC):
         return mixed if few else mixed[:, :reads]
 
     def _is_half(self, x: Tensor) -> bool:
-        """True if the weights, or without any x, are in bf16 or fp16."""
-        return next(self.parameters(), x).dtype in (torch.bfloat16, torch.float16)
+        """True if the weights, or without any x, are in bf16 or fp16; complex ones have no such type on a CPU."""
+        return self._real_dtype(x) in (torch.bfloat16, torch.float16)
+
+    def _real_dtype(self, x: Tensor) -> torch.dtype:
+        return next((weight.dtype for weight in self.parameters() if weight.is_floating_point()), x.dtype)
 
     def _in_half_precision(self, x: Tensor, *others: object) -> Tensor:
         """Call `forward` with weights in bf16 or fp16 as under autocast, which leaves sums and exponentials in fp32."""
         tensors = {name: at_least_float32(value) for name, value in (*self.named_parameters(), *self.named_buffers())}
-        with torch.autocast(x.device.type, next(self.parameters(), x).dtype):
+        with torch.autocast(x.device.type, self._real_dtype(x)):
             return functional_call(self, tensors, (at_least_float32(x), *others)).to(x.dtype)
+
+    def own_values(self) -> set[nn.Parameter]:
+        """Return the parameters that keep the values of the constructor under any `model.weight_init`.
+
+        Those are all of a mixer from outside lra but projections of `Attention` that its class left as drawn.
+        """
+        if type(self).__module__.split(".")[0] == "lra":
+            return set()
+        return {value for name, value in self.named_parameters() if self._drawn_values.get(name) != checksum(value)}
 
     @property
     def causal(self) -> bool:
@@ -177,6 +191,7 @@ class Attention(Mixer, abstract=True):
         self.value = project_in(shape)
         self.out = project_out(shape)
         self.dropout = Dropout(shape.dropout)
+        self._drawn_values = {name: checksum(value) for name, value in self.named_parameters()}
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -224,6 +239,12 @@ class Attention(Mixer, abstract=True):
         inputs = ((self.query, x[:, :reads]), (self.key, x), (self.value, x))
         q, k, v = (split_heads(projection(part), self.shape.heads) for projection, part in inputs)
         return q, k, v
+
+
+def checksum(value: Tensor) -> int:
+    """Return a checksum of the bytes of a tensor, 0 on the meta device."""
+    plain = value.detach().contiguous().flatten()
+    return 0 if value.is_meta else zlib.crc32(plain.view(torch.uint8).cpu().numpy())
 
 
 def project_in(shape: Shape) -> nn.Linear:

@@ -25,6 +25,7 @@ from lra.ops.decayed_product import (
     from_here_on,
     room,
 )
+from lra.ops.device import cumulative_sum
 
 
 def both_ways(recurrence: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -76,7 +77,7 @@ def dplr_delta_rule(
     if length <= SMALL_CHUNK:
         y = seen @ solve_triangular(system, given, upper=False)
     else:
-        within = decay.cumsum(dim=-2)
+        within = cumulative_sum(decay, -2)
         read = a * pad(within[..., :-1, :], (0, 0, 1, 0)).exp()  # without the position's own decay
         solved = solve_triangular(system, torch.cat([given, read], dim=-1), upper=False)
         z, by_state = solved.split([v.shape[-1], q.shape[-1]], dim=-1)
@@ -120,7 +121,7 @@ def _before(states: Tensor, keep: Tensor | None = None) -> Tensor:
     states [..., chunks, M, N], `keep` [..., chunks, M, M] or None for the identity.
     """
     if keep is None:
-        return pad(states[..., :-1, :, :].cumsum(dim=-3), (0, 0, 0, 0, 1, 0))
+        return pad(cumulative_sum(states[..., :-1, :, :], -3), (0, 0, 0, 0, 1, 0))
     state = torch.zeros_like(states[..., 0, :, :])
     before = []
     for fresh, kept in zip(states.unbind(-3), keep.unbind(-3), strict=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lra.core import paths
+from lra.core.console import say
 from lra.core.files import digest
 from lra.core.paths import __version__
 from lra.core.streams import NOISE_VERSION
@@ -63,7 +64,9 @@ def _commit() -> dict[str, Any]:
         changes = _git(
             "status", "--porcelain", "--untracked-files=all", "--", "lra", "conf", "hydra_plugins", "pyproject.toml"
         )
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.CalledProcessError) as error:  # a checkout of another user, for example
+        reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[0]
+        say(f"the commit of {paths.CHECKOUT} is not recorded: {reason}")
         return {"commit": None, "dirty": None}
     return {"commit": head, "dirty": bool(changes.strip())}
 

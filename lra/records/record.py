@@ -58,11 +58,15 @@ class Group(_Part):
 
 
 class SplitResult(Group):
-    """A result on the validation or test split: accuracy in percent, loss in nats, the step of the weights."""
+    """A result on the validation or test split: accuracy in percent, loss in nats, the step of the weights.
+
+    `not_finite`: examples with an output that is not finite, which count as wrong.
+    """
 
     accuracy: Percent
     loss: Loss
     perplexity: Loss = None
+    not_finite: Count = 0
     step: Count
 
 
@@ -105,7 +109,8 @@ class Provenance(BaseModel):
 
 class RunRecord(_Part):
     """`record.json` of a run. `spec`: facts of the task that the model depends on (`lra.data.TaskSpec`); `config`: its
-    identity; `files`: SHA-256 of each file beside the record."""
+    identity; `files`: SHA-256 of each file beside the record; `kept`: the results folder that a sweep took the run
+    from."""
 
     task: Name
     task_version: int
@@ -145,6 +150,7 @@ class RunRecord(_Part):
     checked: Any = None
     auto: dict[str, Any] = {}
     files: dict[str, str] = {}
+    kept: str = ""
     peak_memory_bytes: Count | None = None
     config: dict[str, Any]
     provenance: Provenance

@@ -127,6 +127,16 @@ def keep_runs(folder: Path, runs: Iterable[Run]) -> None:
     write_atomic(folder / RUNS, text.encode())
 
 
+def unpack(run: Run, folder: Path) -> None:
+    """Write record, metrics and predictions of a kept run into a folder. Raises UserError."""
+    if run.predictions is not None:
+        buffer = io.BytesIO()
+        np.save(buffer, run.predictions)
+        write_atomic(folder / PREDICTIONS, buffer.getvalue())
+    write_atomic(folder / METRICS, "".join(json.dumps(line) + "\n" for line in run.metrics).encode())
+    run.record.write(folder)
+
+
 def read_kept(path: Path) -> Run:
     """Read one kept run, given as `FOLDER/runs.jsonl/RUN`, or a run's folder. Raises UserError."""
     file = next((parent for parent in path.parents if parent.name == RUNS), None)

@@ -1,5 +1,6 @@
 """One pandas DataFrame with a row for each run of a results folder, declared runs that are missing included."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -8,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from lra.config.cell import ROUNDING
+from lra.config.configure import comparable
 from lra.core.errors import UserError, printable
 from lra.core.files import read_yaml
 from lra.core.paths import conf_dir
@@ -18,6 +21,7 @@ from lra.report.published import Published
 from lra.report.statistics import not_above
 
 MAJORITY = "majority class"  # the baseline of that name
+FITTED = ("bag of", "centroid", "convolution")  # in names of baselines that are not counts
 MILESTONES = ("50", "90", "99")  # percent of validation accuracy
 LARGEST = 1e15  # a perplexity above is treated as infinite
 COLUMN = ["protocol", "selection", "task"]  # identifies a column of a table
@@ -67,8 +71,8 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
     rule = selection or record.selection
     best = record.validation.get("best")
     score = record.score(rule) if record.status == "finished" else None
-    status = record.status
-    if status == "finished" and (score is None or score > LARGEST):
+    status, tested = record.status, record.test.get(rule)
+    if status == "finished" and (score is None or score > LARGEST or tested.not_finite):
         status, score = (f"without {rule}" if rule not in record.test else "not finite"), None
     return {
         "run": run,
@@ -166,17 +170,26 @@ def _column_names(frame: pd.DataFrame) -> list[str]:
 
 
 def baselines(frame: pd.DataFrame) -> dict[str, float]:
-    """Return the trivial baselines of a column; of a network that is trained on each machine, the best result.
+    """Return the trivial baselines of a column; of those that are fitted on each machine, the best result.
 
-    Raises UserError if runs disagree.
+    Raises UserError if runs disagree about one that is counted.
     """
     values: dict[str, float] = {}
     for run in present(frame):
+        best = min if run.record.metric == "perplexity" else max
         for name, value in run.record.baselines.items():
-            if values.setdefault(name, value) != value and "convolution" not in name:
-                raise UserError(f"{run.name}: baseline {name!r} is {value}, elsewhere {values[name]}")
-            values[name] = max(values[name], value)
+            known = values.setdefault(name, value)
+            if not _is_fitted(name, run.record) and not math.isclose(known, value, rel_tol=1e-9):
+                raise UserError(f"{run.name}: baseline {name!r} is {value}, elsewhere {known}")
+            values[name] = best(known, value)
     return dict(sorted(values.items()))
+
+
+def _is_fitted(name: str, record: RunRecord) -> bool:
+    """Return True if rounding, which differs between processors and numbers of threads, may decide a baseline."""
+    if str(record.config.get("task", {}).get("_target_", "lra.")).startswith("lra."):
+        return any(word in name for word in FITTED)
+    return name != MAJORITY  # of a user's task
 
 
 def present(frame: pd.DataFrame) -> list[Run]:
@@ -216,12 +229,19 @@ def refuse_hidden_differences(frame: pd.DataFrame) -> None:
         if repeated := cell[cell.seed.duplicated(keep=False) & cell.run.notna()].run.tolist()[:2]:
             first, other = (run.name for run in repeated)
             raise UserError(f"{first} and {other} have the same seed of one cell; keep one of them")
-        _refuse(present(cell), _pooled, "a cell")
+        _refuse(present(cell), "a cell")
     for _, column in frame.groupby(COLUMN, sort=False):
-        _refuse(present(column), _compared, "a column")
+        _refuse(present(column), "a column")
 
 
-def _refuse(runs: list[Run], facts: Any, place: str) -> None:
+def _refuse(runs: list[Run], place: str) -> None:
+    if fault := conflict(runs, place):
+        raise UserError(fault)
+
+
+def conflict(runs: list[Run], place: str) -> str:
+    """Return how runs of `a cell` or `a column` differ in more than the table shows; empty if they do not."""
+    facts = _pooled if place == "a cell" else _compared
     runs = sorted(runs, key=lambda run: run.record.provenance.data_sha256 is None)
     for run in runs[1:]:
         varied = {f"config.{key}" for other in (runs[0], run) for key in other.record.settings}
@@ -230,11 +250,14 @@ def _refuse(runs: list[Run], facts: Any, place: str) -> None:
                 fault = f"differ in {key}: {mine} and {theirs}"
                 if key.startswith("code."):
                     fault = f"were trained by different code: {key.removeprefix('code.')} was edited between them"
-                raise UserError(f"{runs[0].name} and {run.name} would share {place} of the table but {fault}")
+                return f"{runs[0].name} and {run.name} would share {place} of the table but {fault}"
+    return ""
 
 
 def _pooled(record: RunRecord) -> dict[str, Any]:
-    config = {key: value for key, value in without_paths(record.config).items() if key != "seed"}
+    config = {key: value for key, value in comparable(without_paths(record.config)).items() if key != "seed"}
+    if "train" in config:
+        config["train"] = {key: value for key, value in config["train"].items() if f"train.{key}" not in ROUNDING}
     if config.get("init"):  # each seed may start from the weights of its own source
         config["init"] = {key: value for key, value in config["init"].items() if key != "sha256"}
     sources = config.pop("code", {})

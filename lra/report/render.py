@@ -27,10 +27,11 @@ RULES = {
 LEFT_OUT = ["published_mean", "kind", "short"]  # of table.csv
 TECHNICAL = ["place", "caveats", "scores", "vanilla", "own", "pretrained"]  # of the frame of cells
 INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # of seeds.csv
+P = "p (Holm)"
 SHOWN = {  # in a page, by column of the frame of cells
     "system": "system", "complexity": "complexity", "mean": "mean", "sd": "sd", "n": "n", "low": "low", "high": "high",
     "published": "published", "difference": "difference", "difference_low": "from", "difference_high": "to",
-    "p_holm": "p (Holm)", "verdict": "verdict", "best": "best", "expected_best": "expected best",
+    "p_holm": P, "verdict": "verdict", "best": "best", "expected_best": "expected best",
     "majority_class": "at majority", "goal": "goal", "solved": "solved", "median_steps": "median steps",
     "lr": "learning rate", "best_val": "best validation", "train_seconds": "training (s)",
     "parameters": "parameters", "seeds": "seeds",
@@ -189,6 +190,8 @@ def _plain(text: str) -> str:
 def html(frame: pd.DataFrame) -> str:
     """Return a sortable HTML table."""
     shown = {name: _formatted(frame[name]) for name in frame}
+    if P in frame:
+        shown[P] = [p_value(p) for p in frame[P]]
     return pd.DataFrame(shown).to_html(index=False, border=0, classes="sortable n-last")
 
 
@@ -205,6 +208,13 @@ def _formatted(column: pd.Series) -> list[Any]:
     ]
 
 
+def p_value(p: float | None) -> str:
+    """Return a p-value with three decimals, `<0.001` below that, empty if there is none."""
+    if p is None or pd.isna(p):
+        return ""
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
 @cache
 def _environment(autoescape: bool) -> Environment:
     environment = Environment(
@@ -213,6 +223,3 @@ def _environment(autoescape: bool) -> Environment:
     )  # fmt: skip
     environment.filters["md"] = escape
     return environment
-
-
-__all__ = ["as_csv", "html", "latex", "markdown", "page", "readme", "sections", "seed_rows", "seeds", "table", "texts"]

@@ -115,6 +115,9 @@ def _is_vanilla(frame: pd.DataFrame) -> bool:
 def _caveats(row: dict[str, Any], frame: pd.DataFrame) -> Iterator[str]:
     """Yield the footnotes of a cell."""
     records = [run.record for run in present(frame)]
+    for folder in sorted({record.kept for record in records if record.kept}):
+        seeds = [str(record.seed) for record in records if record.kept == folder]
+        yield f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} taken from {folder}"
     if row["problems"]:
         yield f"of {len(frame)} seeds, {row['problems']}"
     if row["majority_class"]:
@@ -123,6 +126,8 @@ def _caveats(row: dict[str, Any], frame: pd.DataFrame) -> Iterator[str]:
         yield "checkpoint selected on the test split"
     if row["pretrained"] or any(record.config.get("init") for record in records):
         yield "starts from pretrained weights"
+    if inexact := sum(bool(record.inexact) for record in records):
+        yield f"{inexact} of {len(records)} seeds resumed under other conditions (resume=inexact)"
     if any(record.full_pattern for record in records):
         yield "attends to every pair of positions at this length, as softmax attention does"
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lra.config import configure
 from lra.config.cell import Cell
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not w
     from lra.ops.backend import Scan
     from lra.ops.mixer import Mixer
 
+Value = TypeVar("Value")
 PRETRAINED = "pretrained"  # the folder of pretrained weights in the cache
 
 
@@ -61,8 +62,6 @@ class PretrainingPhase:
 
 def assemble(settings: Settings) -> System:
     """Resolve the task, the attention, the model and the recipe, and check that they fit together."""
-    import torch
-
     from lra.ops.backend import scan_of
 
     with configure.blamed("task", settings.packages):
@@ -81,8 +80,8 @@ def assemble(settings: Settings) -> System:
         raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.Start")
 
     model = _treated(designed, recipe)
-    with torch.device("meta"), configure.blamed("attention", settings.packages):
-        made = model(builder.facts)
+    with configure.blamed("attention", settings.packages):
+        made = without_memory(lambda: model(builder.facts))
     system = System(
         builder=builder,
         model=model,
@@ -94,6 +93,20 @@ def assemble(settings: Settings) -> System:
         scan=scan_of(made.blocks[0].mixer),
     )
     return system if settings.pretrain is None else replace(system, pretraining=_pretraining(settings, system, made))
+
+
+def without_memory(compute: Callable[[], Value]) -> Value:
+    """Compute on the meta device, or on the CPU if that fails, as it does for a constructor that reads values."""
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return compute()
+    except UserError:
+        raise
+    except Exception:
+        with torch.random.fork_rng(devices=[]):
+            return compute()
 
 
 def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callable[[TaskSpec], Model]":
@@ -110,7 +123,6 @@ def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callab
 
 def _pretraining(settings: Settings, system: System, final: "Model") -> PretrainingPhase:
     """Assemble the pretraining. Raises UserError if `final` could not take all of its weights."""
-    import torch
 
     configure.check(Pretrain, settings.pretrain, "pretrain.")
     options = Pretrain(**settings.pretrain)
@@ -125,8 +137,8 @@ def _pretraining(settings: Settings, system: System, final: "Model") -> Pretrain
     pooling = "cls" if settings.model["pooling"] == "cls" else "mean"  # nothing is pooled, but the CLS is there
     model = {**settings.model, "pooling": pooling, "pair_features": "concat"}
     pretrained = _treated(architecture(settings.attention, model, settings.packages), recipe)
-    with torch.device("meta"), configure.blamed("attention", settings.packages):
-        made = pretrained(options.facts(system.builder.facts))
+    with configure.blamed("attention", settings.packages):
+        made = without_memory(lambda: pretrained(options.facts(system.builder.facts)))
     _check_weights(made, final, options, system.builder.facts.vocab_size)
     phase_settings = replace(
         settings,

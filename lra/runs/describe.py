@@ -18,8 +18,9 @@ from lra.core import streams
 from lra.data import Split, TaskSpec
 from lra.data.splits import LMWindows, PositionLabels
 from lra.model.model import Model
+from lra.ops import products
 from lra.ops.dropout import set_keys
-from lra.runs.build import Job, System
+from lra.runs.build import Job, System, without_memory
 from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
 from lra.runs.initial_weights import draw_model
 from lra.training.batches import predict, read, summed_loss
@@ -38,13 +39,20 @@ def print_facts(job: Job, measured: bool) -> None:
 
 
 def describe(system: System) -> dict[str, Any]:
-    """Return parameters, learning rates [step, rate], tokens and FLOPs of a step."""
+    """Return parameters, learning rates [step, rate], tokens and FLOPs of a step.
+
+    FLOPs are those of `counter`: a loop of elementwise products has next to none, whatever it takes.
+    """
     recipe, facts = system.recipe, system.builder.facts
-    with torch.device("meta"):
+
+    def counted() -> tuple[Model, int]:
         model = system.model(facts).eval()
         tokens = torch.ones(facts.documents, facts.max_len, dtype=torch.long)
-        with counter() as counted:
+        with counter() as flops:
             model(tokens).sum().backward()
+        return model, flops.get_total_flops()
+
+    model, flops = without_memory(counted)
     before = {} if system.pretraining is None else {"pretrain_learning_rate": _rates(system.pretraining.system.recipe)}
     return {
         **parameters(model),
@@ -52,7 +60,7 @@ def describe(system: System) -> dict[str, Any]:
         **before,
         "learning_rate": _rates(recipe),
         "tokens_per_step": recipe.batch_size * facts.documents * facts.max_len,
-        "flops_per_step": counted.get_total_flops() * recipe.batch_size,
+        "flops_per_step": flops * recipe.batch_size,
     }
 
 
@@ -63,6 +71,7 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
         saved_bytes_per_token: kept by the forward pass of one example for the backward pass.
         examples: that were timed; a micro-batch, or one example if that is slow.
         step_seconds: of a whole batch, extrapolated from `examples`.
+        hours: of all steps at this length, without evaluations; batches of shorter documents take less.
         peak_memory_bytes: None where the system has no figure.
     """
     recipe, facts, how = system.recipe, system.builder.facts, {"seed": settings.seed, "step": 0}
@@ -86,12 +95,14 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
     del loss
 
     began = time.perf_counter()
-    update(model, optimizer, split, np.arange(examples), recipe, **how, precision=settings.precision).look()
-    seconds = time.perf_counter() - began
+    with products.using(products.choose(settings.products) if device == "cpu" else "mkl"):
+        update(model, optimizer, split, np.arange(examples), recipe, **how, precision=settings.precision).look()
+    seconds = (time.perf_counter() - began) * recipe.batch_size / examples
     return {
         "saved_bytes_per_token": round(saved_bytes / part.tokens.size),
         "examples": examples,
-        "step_seconds": seconds * recipe.batch_size / examples,
+        "step_seconds": seconds,
+        "hours": seconds * recipe.steps / 3600,
         "peak_memory_bytes": memory.read(),
     }
 

@@ -26,7 +26,7 @@ from lra.runs.describe import parameters
 from lra.runs.device import PeakMemory, keep_memory, reproducible, threads_at_hand
 from lra.runs.initial_weights import draw_model, load_initial_weights, pretrain
 from lra.runs.loggers import Loggers
-from lra.runs.trainer import Trainer, entry
+from lra.runs.trainer import Trainer, entry, say_if_not_finite
 from lra.training import distributed
 from lra.training.evaluate import Predictions, Score, diagnose, evaluate, packed, sample
 from lra.training.fit import Training
@@ -144,7 +144,9 @@ def evaluate_on_test(
     def tested() -> tuple[Score, Predictions | None]:
         keep = Predictions(len(task.test.labels)) if task.metric == "accuracy" else None
         with Parts(f"{job.title}, test") as bar:
-            return evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, on_part=bar), keep
+            score = evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, on_part=bar)
+        say_if_not_finite(f"{job.title}, test", score)
+        return score, keep
 
     last_weights = {name: value.clone() for name, value in model.state_dict().items()}
     last = best = tested()

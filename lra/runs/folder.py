@@ -5,10 +5,12 @@ import multiprocessing
 import traceback
 from collections.abc import Container, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lra.config import configure
+from lra.config.cell import ROUNDING
 from lra.config.settings import Settings
 from lra.core.console import Parts, say
 from lra.core.errors import UserError
@@ -16,38 +18,57 @@ from lra.core.files import explained, hold, read_json, sweep_partials, write_ato
 from lra.core.signals import Paused, StopFlag
 from lra.data import Place, Task, TaskBuilder
 from lra.records import checkpoint, provenance, record
-from lra.records.names import CONFIG, ERRORS, LOCK, RECORD
+from lra.records.names import CHECKPOINT, CONFIG, ERRORS, LOCK, RECORD
 from lra.records.record import RunRecord, readable
 from lra.records.runs import recorded, state
 from lra.runs.build import Job
-from lra.runs.loggers import Loggers
+from lra.runs.loggers import Loggers, log_finished
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from lra.training.distributed import Gate
 
 LOCK_PATIENCE_SECONDS = 1.0  # a process that looks at the state of a run holds its lock for an instant
-INEXACT = ("precision", "train.micro_batch", "train.eval_batch")  # may change with resume=inexact
+INEXACT = ("precision", *ROUNDING)  # may change with resume=inexact
 
 
 def completed_record(folder: Path, settings: Settings) -> RunRecord | None:
     """Return the record of a run that is finished or diverged, None if there is work to do.
 
     Raises:
-        UserError: the folder holds a run of another configuration; the message lists the differences.
+        UserError: the folder holds a run of another configuration, which `overwrite` does not replace; the message
+            lists the differences.
     """
+    run, changes = _found(folder, settings)
+    ended = run is not None and run.status in ("finished", "diverged")
+    if changes and settings.overwrite:
+        return None
+    if changes:
+        remedy = "overwrite=true replaces it, another out=... keeps it"
+        if not ended and not _found(folder, replace(settings, resume="inexact"))[1]:
+            remedy = f"resume=inexact resumes it, and the record says so; {remedy}"
+        raise UserError(f"{folder} holds a run with another configuration ({'; '.join(changes)}); {remedy}")
+    return run if ended else None
+
+
+def _found(folder: Path, settings: Settings) -> tuple[RunRecord | None, list[str]]:
+    """Return the record that a folder holds, if there is one, and what differs from `settings` there."""
+    if not claimed(folder):
+        return None, []
     run = recorded(folder)
     identity = _identity(folder) if run is None else run.config
     allowed = INEXACT if settings.resume == "inexact" else ()
     changes = [] if identity is None else identity_differences(identity, settings, allowed)
-    ended = run is not None and run.status in ("finished", "diverged")
     if run is not None and run.status == "finished" and not changes:
         changes = _data_differences(run, settings)
-    if changes:
-        remedy = "choose another out=..., or delete that folder"
-        if not ended and not identity_differences(identity, settings, INEXACT):
-            remedy = f"resume=inexact resumes it, and the record says so; or {remedy}"
-        raise UserError(f"{folder} holds a run with another configuration ({'; '.join(changes)}); {remedy}")
-    return run if ended else None
+    return run, changes
+
+
+def claimed(folder: Path) -> bool:
+    """True if a folder holds results or a state: a run claims it at its first step, not while it looks for data."""
+    if (folder / CHECKPOINT).exists():
+        return True
+    run = recorded(folder)
+    return run is not None and run.status != "failed"
 
 
 def _identity(folder: Path) -> dict[str, Any] | None:
@@ -63,7 +84,8 @@ def identity_differences(identity: Mapping[str, Any], settings: Settings, may_ch
     Paths of data are left out, since their content is compared.
     """
     now = json.loads(json.dumps(settings.identity))
-    changes = record.differences(*({"code": {}, **record.without_paths(config)} for config in (identity, now)))
+    sides = (configure.comparable(record.without_paths(config)) for config in (identity, now))
+    changes = record.differences(*({"code": {}, **config} for config in sides))
     return [
         f"the code in {key.removeprefix('code.')} has changed"
         if key.startswith("code.")
@@ -78,11 +100,12 @@ def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
     if "code" not in settings.identity and record.without_paths(settings.identity)["task"] == settings.task:
         return []
     builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
-    changed = _prepared(builder, settings).digest != run.provenance.data_sha256
+    changed = prepared(builder, settings).digest != run.provenance.data_sha256
     return [f"the data of {run.task} have changed"] if changed else []
 
 
-def _prepared(builder: TaskBuilder, settings: Settings) -> Task:
+def prepared(builder: TaskBuilder, settings: Settings) -> Task:
+    """Return the task of these settings, prepared if it was not."""
     with Parts(builder.facts.name, "preparing the data, once") as progress:
         return builder.build(Place.of(settings, progress))
 
@@ -147,14 +170,16 @@ def _lead(job: Job, device: str, gate: "Gate") -> str:
 
 def _assist(job: Job, device: str, gate: "Gate") -> str:
     """Train as any other rank."""
+    from lra.ops.products import using
     from lra.runs.execute import train_and_test
     from lra.training import distributed
 
     try:
         if not gate.wait():
             return "skipped"
-        task = _prepared(job.system.builder, job.settings)
-        return train_and_test(job, task, device, _stop_flag(job), Loggers())["status"]
+        task = prepared(job.system.builder, job.settings)
+        with using(conditions(job, device).get("products", "mkl")):
+            return train_and_test(job, task, device, _stop_flag(job), Loggers())["status"]
     except distributed.Lost:  # the lost rank prints why
         return "failed"
 
@@ -165,6 +190,8 @@ def _done(job: Job) -> str | None:
     if earlier is None:
         return None
     skip_completed(job.title, job.folder, earlier.status)
+    if earlier.status == "finished":
+        log_finished(job)
     return "skipped" if earlier.status == "finished" else earlier.status
 
 
@@ -176,7 +203,14 @@ def _stop_flag(job: Job) -> StopFlag:
 
 
 def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
+    """Train, and write the record of whatever happens; then loggers end."""
+    with Loggers(job) as loggers:
+        return _recorded(job, device, gate, loggers)
+
+
+def _recorded(job: Job, device: str, gate: "Gate", loggers: Loggers) -> str:
     """Train, and write the record of whatever happens."""
+    from lra.ops.products import using
     from lra.runs.execute import train_and_test
 
     started, stop = provenance.now(), _stop_flag(job)
@@ -184,11 +218,11 @@ def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
     data_digest, backend = None, {}
     paused: Paused | None = None
     try:
-        backend = job.system.backend(device)
-        task = _prepared(job.system.builder, job.settings)
+        backend = conditions(job, device)
+        task = prepared(job.system.builder, job.settings)
         data_digest = task.digest
         gate.open()
-        with Loggers(job) as loggers:
+        with using(backend.get("products", "mkl")):
             results = train_and_test(job, task, device, stop, loggers)
             if results["status"] == "finished":
                 loggers.tested(results["test"][job.system.recipe.selection], task.best_baseline)
@@ -201,7 +235,7 @@ def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
         paused = stop.signalled()  # a signal to the process group also ends a compiler at work, for example
         if paused is None:
             _write_error(job, traceback.format_exc())
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            reason = f"{type(error).__name__}: {configure.first_line(error)}"
             say(f"{job.title}: failed: {reason} (traceback in {job.folder / ERRORS})")
             results = {"status": "failed", "reason": reason}
     if paused is not None:
@@ -219,10 +253,29 @@ def _train_and_record(job: Job, device: str, gate: "Gate") -> str:
     return results["status"]
 
 
+def conditions(job: Job, device: str) -> dict[str, str]:
+    """Return the backend and the library of products for the record. Raises UserError if one cannot compute here.
+
+    With `products=auto` a paused run keeps its library.
+    """
+    from lra.ops.products import choose
+
+    if device != "cpu":
+        return job.system.backend(device)
+    asked = job.settings.products
+    if asked == "auto" and (job.folder / CHECKPOINT).exists() and (saved := checkpoint.read(job.folder)):
+        asked = saved[1]["run"]["environment"].get("products", "mkl")
+    return {**job.system.backend(device), "products": choose(asked)}
+
+
 def _tidy(job: Job) -> None:
-    """Remove the record and the error of earlier attempts; write the identity."""
+    """Remove the record and the error of earlier attempts, and a run that is replaced; write the identity."""
     folder = job.folder
     sweep_partials(folder)
+    if job.settings.overwrite and _found(folder, job.settings)[1]:
+        for path in folder.iterdir():
+            if path.is_file() and path.name != LOCK:
+                path.unlink()
     write_json(folder / CONFIG, job.settings.identity)
     for name in (ERRORS, RECORD):
         (folder / name).unlink(missing_ok=True)

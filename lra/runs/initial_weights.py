@@ -19,6 +19,7 @@ from lra.core.signals import StopFlag
 from lra.data import Task, TaskSpec
 from lra.init import Checkpoint
 from lra.model.model import Model
+from lra.ops import products
 from lra.records import checkpoint, provenance, record, tensors
 from lra.records.names import LOCK, METRICS, RECORD, WEIGHTS
 from lra.runs.build import Job, System
@@ -68,6 +69,8 @@ def pretrain(
     seed = phase.settings.seed
     inputs = phase.options.task(task, seed)
     conditions = {**provenance.environment(task.digest, device), "processes": distributed.count()}
+    if products.entry(device) == {"products": "onednn"}:  # weights by MKL keep the name they had
+        conditions |= products.entry(device)
     name = digest({**phase.settings.identity, "environment": conditions})
     labels = (job.cell.task, job.cell.protocol, job.cell.attention, job.cell.variant)
     pretraining = Job(

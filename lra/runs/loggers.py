@@ -1,7 +1,10 @@
-"""Loggers show the lines of `metrics.jsonl` in other tools while a run trains; no number of a run depends on them.
+"""Loggers show the lines of `metrics.jsonl` in other tools while a run trains; nothing of a run depends on them.
 
-A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`. A run that resumes starts it anew
-and logs every line again, so that it replaces what an earlier process wrote.
+A logger that fails is named in one line, and the run and its other loggers go on.
+
+A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`; `files` is a pattern of what it
+leaves in a run's folder. A run that resumes starts it anew and logs every line again, which replaces what an earlier
+process wrote. A finished run is logged again for loggers that did not see it.
 """
 
 import json
@@ -9,13 +12,16 @@ import math
 import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from lra.config import configure
 from lra.config.settings import Settings
+from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest
 from lra.core.names import shortened
+from lra.data import best_baseline
+from lra.records.runs import read_kept
 from lra.runs.build import Job
 
 TAGS = ("task", "attention", "variant", "protocol")  # of a cell
@@ -24,6 +30,8 @@ TAG_CHARACTERS, NAME_CHARACTERS = 64, 128  # the limits of Weights & Biases
 
 class TensorBoard:
     """Event files in the run's folder: scalars, and a row of the HPARAMS tab."""
+
+    files = "events.out.tfevents.*"
 
     def __init__(self) -> None:
         _require("tensorboard")
@@ -54,6 +62,7 @@ class TensorBoard:
 class Wandb:
     """A run of Weights & Biases, by default offline in the run's folder, for `wandb sync` to send."""
 
+    files: ClassVar = "wandb/*run-*"
     mode: Literal["offline", "online", "shared", "disabled"]
     project: str
     entity: str | None
@@ -105,32 +114,56 @@ def _require(package: str) -> None:
 
 
 def loggers_of(settings: Settings) -> list[Any]:
-    """Build the loggers of a configuration. Raises UserError if one cannot be built."""
-    nodes = settings.logger.items()
-    return [configure.build(node, f"logger.{name}", settings.packages)() for name, node in nodes]
+    """Build the loggers of a configuration. Raises UserError for a mistake in their options; one fails in a line."""
+    made = []
+    for name, node in settings.logger.items():
+        make = configure.build(node, f"logger.{name}", settings.packages)
+        try:
+            made.append(make())
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            say(f"logger.{name} failed: {type(error).__name__}: {configure.first_line(error)}; the run goes on")
+    return made
 
 
 class Loggers:
-    """All loggers of one run; a context manager that finishes them."""
+    """All loggers of one run; a context manager that finishes them, after the record is written."""
 
     def __init__(self, job: Job | None = None) -> None:
         self._job = job
-        self._loggers: list[Any] = []  # started ones
+        self._loggers: list[Any] = []  # that log
+        self._started: list[Any] = []
         self._step, self._test = 0, {}
 
-    def start(self, lines: list[dict[str, Any]]) -> None:
-        """Start them, and log the lines that `metrics.jsonl` has already."""
-        for logger in [] if self._job is None else loggers_of(self._job.settings):
-            logger.start(self._job)
-            self._loggers.append(logger)
+    def start(self, lines: list[dict[str, Any]], new: bool = False) -> None:
+        """Start them, or only those that left no files there, and log the lines that `metrics.jsonl` has already."""
+        made = [] if self._job is None else loggers_of(self._job.settings)
+        if new:
+            made = [logger for logger in made if not self._left_files(logger)]
+        self._started = [logger for logger in made if self._called(logger, "start", self._job)]
+        self._loggers = self._started
         for line in lines:
             if "phase" not in line:  # pretraining counts steps of its own
                 self.log(line)
 
     def log(self, line: dict[str, Any]) -> None:
         """Log a line of `metrics.jsonl`."""
-        for logger in self._loggers:
-            logger.log(line["step"], grouped(line))
+        self._loggers = [logger for logger in self._loggers if self._called(logger, "log", line["step"], grouped(line))]
+
+    def _left_files(self, logger: Any) -> bool:
+        pattern = getattr(logger, "files", None)
+        return pattern is not None and any(self._job.folder.glob(pattern))
+
+    def _called(self, logger: Any, method: str, *arguments: Any) -> bool:
+        """Call a method of a logger; print its failure and return False if it fails."""
+        try:
+            getattr(logger, method)(*arguments)
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {configure.first_line(error)}"
+            say(f"{self._job.title}: logger {type(logger).__name__}.{method} failed: {reason}; the run goes on")
+            return False
+        return True
 
     def tested(self, score: dict[str, Any], baseline: tuple[str, float] | None) -> None:
         """Keep the test score of the finished run, an entry `test` of its record, and the best trivial baseline."""
@@ -143,8 +176,19 @@ class Loggers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for logger in self._loggers:
-            logger.finish(self._step, self._test)
+        for logger in self._started:
+            self._called(logger, "finish", self._step, self._test)
+
+
+def log_finished(job: Job) -> None:
+    """Log a finished run with those of its loggers that did not see it."""
+    if not job.settings.logger:
+        return
+    run = read_kept(job.folder)
+    with Loggers(job) as loggers:
+        score = run.record.test[run.record.selection].model_dump()
+        loggers.tested(score, best_baseline(run.record.baselines, run.record.metric))
+        loggers.start(run.metrics, new=True)
 
 
 def grouped(line: dict[str, Any]) -> dict[str, float]:

@@ -17,9 +17,10 @@ import yaml
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from lra.config.cell import PLACED, Cell, cell_of
+from lra.config.cell import PLACED, Cell, cell_of, keys_of
 from lra.config.compose import options
 from lra.config.configure import check_packages, check_value
 from lra.config.settings import Seed, Settings, settings_of
@@ -30,7 +31,7 @@ from lra.data import Place
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
 from lra.runs.build import System, assemble, run_folder
-from lra.runs.folder import completed_record, skip_completed
+from lra.runs.folder import completed_record
 from lra.runs.loggers import loggers_of
 
 LOCK_PATIENCE_SECONDS = 60.0
@@ -50,15 +51,12 @@ class PlannedRun:
     overrides: list[str]
 
     def to_do(self) -> bool:
-        """Return True if the run would train; otherwise print why not."""
+        """Return True if the run would train; print why if it is refused."""
         try:
-            earlier = completed_record(self.folder, self.settings)
+            return completed_record(self.folder, self.settings) is None
         except UserError as error:
             say(f"{self.title}: error: {error}")
             return False
-        if earlier is not None:
-            skip_completed(self.title, self.folder, earlier.status)
-        return earlier is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +97,16 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
     OmegaConf.register_new_resolver("now", lambda pattern: time.strftime(pattern, now), replace=True)
     overrides = _overrides(config, loader)
     seeds = overrides.pop("seed", None)
-    varied = [key for key, values in overrides.items() if len(values) > 1 and key not in (*PLACED, *INDIRECT_KEYS)]
-    rows = [
-        _row(partial(_composed, loader, config), list(combination), seeds, varied)
-        for combination in product(*overrides.values())
-    ]
+    several = {key: [_parsed(text) for text in texts] for key, texts in overrides.items() if len(texts) > 1}
+    named = {key: None for parsed in several.values() for each in parsed for key in keys_of(each)}
+    varied = [key for key in named if key not in (*PLACED, *INDIRECT_KEYS)]
+    indirect = [key for key in INDIRECT_KEYS if key in several]
+    compose = partial(_composed, loader, config)
+    for keys in (varied, [*varied, *indirect]):  # the latter if the former name two cells alike
+        rows = [_row(compose, list(combination), seeds, keys) for combination in product(*overrides.values())]
+        clash = _clash(rows)
+        if clash is None or not indirect:
+            break
     outs = sorted({run.settings.out for row in rows for run in row.runs})
     written = str(OmegaConf.to_container(config, resolve=False)["out"])
     if len(outs) > 1 or "${hydra:job." in written:
@@ -111,7 +114,25 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
             f"out={written}: differs between the runs of this sweep ({', '.join(outs[:2])}); a sweep has one results "
             "folder: leave out what the sweep varies"
         )
-    return Plan(out=Path(outs[0]), varied=varied, rows=rows)
+    if clash is not None:
+        (key, one, two), *_ = differences(*(row.settings.identity for row in clash))
+        raise UserError(
+            f"{clash[0].cell}: two rows of this sweep would share this cell of the table, with {key} {one} and {two}; "
+            "give data sets a task.name, and other rows an out, of their own"
+        )
+    return Plan(out=Path(outs[0]), varied=keys, rows=rows)
+
+
+def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
+    """Remove repeated rows in place; return two rows of one folder that differ."""
+    known: dict[Path, PlannedCell] = {}
+    for row in [*rows]:
+        other = known.setdefault(row.cell.folder, row)
+        if other is not row:
+            if other.settings.out != row.settings.out or other.settings.identity != row.settings.identity:
+                return other, row
+            rows.remove(row)
+    return None
 
 
 def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
@@ -152,7 +173,11 @@ def _refuse_seed_references(first: Settings, other: Settings) -> None:
 @cache  # the seeds of all cells are the same
 def _value(override: str) -> Any:
     """Return the value as Hydra parses it; YAML would read 010 as 8."""
-    return OverridesParser.create().parse_override(override).value()
+    return _parsed(override).value()
+
+
+def _parsed(override: str) -> Override:
+    return OverridesParser.create().parse_override(override)
 
 
 def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]:

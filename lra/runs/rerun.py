@@ -23,9 +23,9 @@ from lra.runs.build import Job, assemble
 from lra.runs.folder import completed_record, run
 
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # what a run computes
-MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "precision")
+MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "products", "precision")
 CONDITIONS = ("commit", "dirty", "packages", *MACHINE)
-ONCE = {"backend": "torch", "noise": 1}  # of a record without these keys
+ONCE = {"backend": "torch", "noise": 1, "products": "mkl"}  # of a record without these keys
 PROBES = ("attention_std", "score_std", "score_asymmetry", "residual_norm", "gradient_norm")
 ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: times, and what is not reproducible
 
@@ -38,7 +38,7 @@ def rerun(path: Path, current: Settings) -> bool:
         current: places, packages and the device are taken from it; nothing that decides a number.
 
     Returns:
-        False if numbers differ that could be equal.
+        False if numbers differ.
 
     Raises:
         UserError: if the run cannot be read or trained, or was trained there before.
@@ -62,7 +62,7 @@ def rerun(path: Path, current: Settings) -> bool:
     if numbers and noise[0] != noise[1] and (job.settings.model["dropout"] > 0 or job.settings.attention.get("gumbel")):
         verdict = f"noise in training was version {noise[0]}, now {noise[1]}, so its numbers cannot be equal"
         say(f"{path}: {verdict} ({job.folder})", to_stdout=True)
-        return True
+        return False
     say(f"{path}: {'not ' if numbers else ''}equal to the last bit ({job.folder})", to_stdout=True)
     others = _told(record.differences(*({key: each.get(key) for key in CONDITIONS} for each in conditions)))
     for line in [*numbers, *others]:
@@ -87,6 +87,7 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
             "train": current.train | _numbers(earlier),
             "init": None,
             "threads": earlier.provenance.threads,
+            "products": (earlier.provenance.model_extra or {}).get("products", ONCE["products"]),
             "device": device if current.device == "auto" else current.device,
             "checkpoint": {**current.checkpoint, "keep": WEIGHTS in earlier.files},
         }

@@ -14,6 +14,7 @@ from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.core.signals import Paused, StopFlag
 from lra.data import Task
+from lra.ops import products
 from lra.records import checkpoint, provenance, record
 from lra.records.names import CHECKPOINT, METRICS
 from lra.runs.build import Job
@@ -32,7 +33,8 @@ STATE = ("inexact", "resumes", "pretrain", "seconds", "last", "best", "lines")
 
 def entry(score: Score, step: int) -> dict[str, Any]:
     """Return a score as an entry of records."""
-    return {
+    not_finite = {"not_finite": score.not_finite} if score.not_finite else {}
+    return not_finite | {
         "accuracy": score.accuracy,
         "correct": score.correct,
         "examples": score.examples,
@@ -40,6 +42,12 @@ def entry(score: Score, step: int) -> dict[str, Any]:
         "perplexity": score.perplexity,
         "step": step,
     }
+
+
+def say_if_not_finite(title: str, score: Score) -> None:
+    """Print how many outputs of an evaluation are not finite, if there are any."""
+    if score.not_finite:
+        say(f"{title}: outputs of {score.not_finite} of {score.examples} are NaN or infinite; they count as wrong")
 
 
 class Trainer:
@@ -54,6 +62,7 @@ class Trainer:
             "processes": distributed.count(),
             "precision": settings.precision,
             **job.system.backend(device),
+            **products.entry(device),
             "micro_batch": job.system.recipe.micro_batch,
             "eval_batch": job.system.recipe.eval_batch,
         }
@@ -81,7 +90,8 @@ class Trainer:
         run, folder, settings = state["run"], self.job.folder, self.job.settings
         if others := identity_differences(run["config"], settings, INEXACT):
             raise UserError(f"{folder / CHECKPOINT} is of another run ({'; '.join(others)}); {checkpoint.REMEDY}")
-        changes = record.differences(run["environment"], self.environment)
+        earlier = {"products": "mkl"} if self.device == "cpu" else {}  # of a checkpoint without this key
+        changes = record.differences(earlier | run["environment"], self.environment)
         conditions = [f"{key}: {old}, then {new}" for key, old, new in changes]
         if run["environment"]["data_sha256"] != self.environment["data_sha256"]:
             raise UserError(f"{folder} was paused on other data ({'; '.join(conditions)}); choose another out=...")
@@ -182,6 +192,7 @@ class Trainer:
         self.seconds["evaluate"] += now.eval_seconds
         self.tokens += now.tokens
         self.last = entry(now.val, now.step)
+        say_if_not_finite(f"{self.job.title}, step {now.step}, validation", now.val)
         best = None if self.best is None else (self.best["accuracy"], self.best["loss"])
         if better((now.val.accuracy, now.val.loss), best, self.task.metric):
             self.best = self.last

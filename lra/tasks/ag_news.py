@@ -27,6 +27,7 @@ from lra.data.groups import limited
 from lra.data.tokenise import (
     TOKENIZER,
     BpeVocabulary,
+    decode,
     encode,
     head_and_tail,
     load,
@@ -189,6 +190,9 @@ class AgNews(FromSource):
 
     def encode(self, text: str, tokenizer: Path) -> np.ndarray:
         return head_and_tail(next(encode(load(tokenizer), [text])), self.head, self.tail)
+
+    def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
+        return decode(ids, tokenizer)
 
     def _tokenizer(self, place: Place, train: list[str], path: Path) -> "Tokenizer":
         """Load or train the tokenizer and save it as `path`."""

@@ -20,7 +20,7 @@ from lra.data.baselines import bigram, unigram
 from lra.data.cache import SPLITS, Splits, Writer
 from lra.data.from_source import Content, FromSource, Source, counted, first, missing_source
 from lra.data.groups import shuffled
-from lra.data.tokenise import TOKENIZER, BpeVocabulary, encode, train_bpe
+from lra.data.tokenise import TOKENIZER, BpeVocabulary, decode, encode, train_bpe
 from lra.tasks import Place, TaskSpec, titled
 
 VERSION = 1
@@ -120,6 +120,9 @@ class Books(FromSource):
             "unigram": unigram(train, test, self.vocabulary),
             "bigram": bigram(train, val, test, self.vocabulary),
         }
+
+    def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
+        return decode(ids, tokenizer)
 
     def _chosen(self, every_book: list[Book]) -> list[Book]:
         """At most `limit` books of the groups, without LEFT_OUT_YEAR, in the fixed random order."""

@@ -19,7 +19,7 @@ from lra.data.baselines import majority, nearest_centroid
 from lra.data.cache import Splits, Writer
 from lra.data.from_source import Content, FromSource, Source, together
 from lra.data.groups import held_out, limited
-from lra.data.tokenise import BYTE_VOCABULARY
+from lra.data.tokenise import BYTE_VOCABULARY, picture_of
 from lra.tasks import Place, TaskSpec, titled
 
 VERSION = 2  # 1 had no baseline but the majority class; its pictures are the same
@@ -80,6 +80,9 @@ class Image(FromSource):
     def baselines(self, splits: Splits) -> dict[str, float]:
         train, test = splits["train"], splits["test"]
         return {"majority class": majority(train, test), "nearest centroid": nearest_centroid(train, test)}
+
+    def decode(self, ids: np.ndarray, tokenizer: Path) -> np.ndarray:
+        return picture_of(ids)
 
 
 def _splits(read: dict[str, Images], *, copies: bool) -> dict[str, Images]:

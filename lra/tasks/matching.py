@@ -18,8 +18,8 @@ from lra.data.baselines import Overlap, majority, pair_cosine
 from lra.data.cache import SPLITS, Splits, Writer
 from lra.data.from_source import Content, FromSource, Source, missing_source, of_splits, together
 from lra.data.groups import Group, by_size, sampled
-from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
-from lra.tasks import Place, Split, TaskSpec, titled
+from lra.data.tokenise import BYTE_VOCABULARY, byte_ids, text_of
+from lra.tasks import Place, Split, Task, TaskSpec, titled
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
@@ -77,6 +77,9 @@ class Pairs(FromSource):
     def encode(self, text: str, tokenizer: Path) -> np.ndarray:
         return byte_ids(text.encode(), self.max_length)
 
+    def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
+        return text_of(ids).decode(errors="replace")
+
     def groups(self, split: Split) -> dict[str, Group]:
         """Return the groups of every task, and those by the overlap of the two documents in percent."""
         overlap = Overlap(split)(split, np.arange(len(split)))
@@ -110,6 +113,17 @@ class Matching(Pairs):
                 reason="it is not on the Hugging Face hub",
             )
         return of_splits(place, files["train"].name, files, _pairs_of)
+
+    def export(self, task: Task, folder: Path) -> None:
+        """Write tsv_data/new_aan_pairs.*.tsv; texts are cut as they are read, ids are numbers of stored documents."""
+        (folder / "tsv_data").mkdir()
+        for split, part in FILE_SPLITS.items():
+            examples: Split = getattr(task, split)
+            with open(folder / "tsv_data" / f"new_aan_pairs.{part}.tsv", "wb") as file:
+                for row, label in enumerate(examples.labels.tolist()):
+                    ids = examples.index[2 * row : 2 * row + 2]
+                    texts = [text_of(document) for document in examples.stored(ids)]
+                    file.write(b"\t".join([b"%.1f" % label, *(b"%d" % number for number in ids), *texts]) + b"\n")
 
 
 def _pairs_of(path: Path) -> Iterator[Pair]:

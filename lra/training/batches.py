@@ -185,8 +185,13 @@ def summed_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(outputs, targets, reduction="sum")
 
 
-def hits(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Count correct classes; 0 for targets that are numbers."""
-    if targets.is_floating_point():
-        return targets.new_zeros((), dtype=int)
-    return (outputs.argmax(dim=-1) == targets).sum()
+def classes_of(outputs: Tensor) -> Tensor:
+    """Return the predicted class [m] of outputs [m, classes]; `classes`, which is none, where one is not finite."""
+    return torch.where(outputs.isfinite().all(dim=-1), outputs.argmax(dim=-1), outputs.shape[-1])
+
+
+def counts(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Count [2] the correct classes, 0 for targets that are numbers, and the outputs that are not finite."""
+    classes = classes_of(outputs)
+    correct = (classes == targets).sum() * (not targets.is_floating_point())
+    return torch.stack([correct, (classes == outputs.shape[-1]).sum()])

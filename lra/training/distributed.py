@@ -91,6 +91,7 @@ def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
     if count() == 1:
         return
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    gradients = [torch.view_as_real(gradient) if gradient.is_complex() else gradient for gradient in gradients]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     all_reduce_sum_(flat)
     for gradient, total in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):

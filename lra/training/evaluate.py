@@ -17,9 +17,10 @@ from lra.data import PADDING, Split, Task
 from lra.data.groups import Group
 from lra.data.tokenise import TOKENIZER, load
 from lra.model.model import Model
+from lra.ops import products
 from lra.ops.device import is_asynchronous
 from lra.training import distributed
-from lra.training.batches import cuts, hits, predict, prefetch, read, summed_loss
+from lra.training.batches import classes_of, counts, cuts, predict, prefetch, read, summed_loss
 
 OnPart = Callable[[int, int], None]
 """Called before each micro-batch with the numbers of examples done and of all, of this rank; it may raise."""
@@ -27,11 +28,15 @@ OnPart = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Result of an evaluation; `examples` counts predictions, one per example or scored position."""
+    """Result of an evaluation; `examples` counts predictions, one per example or scored position.
+
+    `not_finite` of them have an output that is not finite, which is a wrong answer.
+    """
 
     correct: int
     examples: int
     loss: float
+    not_finite: int = 0
 
     @property
     def perplexity(self) -> float:
@@ -45,7 +50,7 @@ class Score:
 
 
 class Predictions:
-    """Predicted classes of a split [n]."""
+    """Predicted classes of a split [n]; where an output is not finite, the number of classes."""
 
     def __init__(self, count: int) -> None:
         self.classes = np.zeros(count, dtype=np.int64)
@@ -53,7 +58,7 @@ class Predictions:
 
     def add(self, places: np.ndarray, logits: Tensor) -> None:
         """Add the predictions of a micro-batch."""
-        self._added.append((places, logits.double().softmax(dim=-1).max(dim=-1).indices))
+        self._added.append((places, classes_of(logits)))
 
     def meet(self) -> None:
         """Fetch added predictions from the device, and those of the other ranks."""
@@ -81,22 +86,25 @@ def evaluate(
     if is_asynchronous(next(model.parameters()).device):
         parts = prefetch(parts)
     done, total, shared = 0, sum(len(places) for places, _ in cut), distributed.all_reduce_min(len(cut))
-    predictions, right, losses = 0, [], []
+    predictions, counted, losses = 0, [], []
     for number, part in enumerate(parts):
         if number < shared:  # `on_part` may wait for all ranks
             on_part(done, total)
         done += len(part.places)
-        logits, labels = predict(model, part, precision)
+        with products.of_micro_batch(part.tokens.size, model.dim):
+            logits, labels = predict(model, part, precision)
         if keep is not None:
             keep.add(split.predictions(part.places), logits)
-        right.append(hits(logits, labels))
+        counted.append(counts(logits, labels))
         predictions += len(labels)
         losses.append(summed_loss(logits, labels))
     if keep is not None:
         keep.meet()
-    correct, loss = (torch.stack(values).tolist() if values else [] for values in (right, losses))
-    correct, predictions, loss = distributed.all_reduce_sum(sum(correct), predictions, math.fsum(loss))
-    return Score(correct=int(correct), examples=int(predictions), loss=loss / predictions)
+    right, infinite = torch.stack(counted).sum(dim=0).tolist() if counted else (0, 0)
+    loss = math.fsum(torch.stack(losses).tolist()) if losses else 0.0
+    totals = distributed.all_reduce_sum(right, infinite, predictions, loss)
+    right, infinite, predictions = map(int, totals[:3])
+    return Score(correct=right, examples=predictions, loss=totals[3] / predictions, not_finite=infinite)
 
 
 def packed(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:

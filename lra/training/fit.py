@@ -19,7 +19,7 @@ from lra.ops.device import is_asynchronous
 from lra.training.batches import MicroBatch, Tokens, batches, micro_batches, prefetch
 from lra.training.evaluate import OnPart, Score, evaluate
 from lra.training.recipe import Recipe
-from lra.training.update import Diverged, Update, compile_blocks, compiles, make_optimizer, update
+from lra.training.update import Diverged, Update, compile_blocks, make_optimizer, update
 
 OnStep = Callable[[int, float, Tokens], None]
 """Called after each update with the number of updates, the last loss that was read, and the tokens read since then."""
@@ -44,7 +44,7 @@ class Training:
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
         self.model = model
-        if compiles(model, recipe):
+        if recipe.compile:
             compile_blocks(model)
         self.optimizer = make_optimizer(model, recipe)
         self.step = 0

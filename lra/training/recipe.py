@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -65,7 +65,7 @@ class Recipe:
     no_decay: list[Group] | None
     layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
     groups: dict[str, dict[str, Any]] | None
-    compile: bool | None
+    compile: bool
     selection: Literal["last", "best_val", "best_test"]
 
     def __post_init__(self) -> None:
@@ -168,7 +168,7 @@ class Pretrain:
         """Return the pretraining task on the training inputs of `task`."""
         return inputs_of(
             task.train,
-            TaskSpec(**{name: getattr(task, name) for name in TaskSpec.__dataclass_fields__}),
+            TaskSpec(**{field.name: getattr(task, field.name) for field in fields(TaskSpec)}),
             task.digest,
             self.objective,
             values=self.loss == "absolute",

@@ -1,7 +1,8 @@
 """Training step: the gradient of a batch, in micro-batches, and AdamW.
 
-The host never waits for an accelerator: the loss of a step is read later. Until then `found_inf` of the optimiser
-prevents updates in a step with a loss or gradient that is not finite, and in those after it.
+The host never waits for an accelerator: the loss of a step is read later. Until then `broken` of the optimiser
+prevents updates in a step with a loss or gradient that is not finite, and in those after it. With complex weights the
+host waits, since torch has no fused AdamW for them.
 """
 
 import math
@@ -17,7 +18,7 @@ from lra.config.settings import Precision
 from lra.core.errors import UserError
 from lra.data import Split
 from lra.model.model import Model
-from lra.ops import dropout
+from lra.ops import dropout, products
 from lra.ops.device import AsyncNumbers
 from lra.training import distributed
 from lra.training.batches import MicroBatch, Tokens, micro_batches, predict, summed_loss
@@ -49,7 +50,7 @@ class Update:
 def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
     """Create AdamW over the weights that are not frozen, with a group for each weight decay and `factor` of the rate.
 
-    A step changes nothing while `found_inf`, a tensor on the device, is 1.
+    A step of `update` changes nothing while `broken`, a tensor on the device, is 1.
     """
     group_of = model.group_by_parameter(recipe.groups or ())
     groups: dict[tuple[float, float], list[torch.nn.Parameter]] = defaultdict(list)
@@ -58,23 +59,18 @@ def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
             factor, decay = recipe.rate_factor_and_decay(name, group_of.get(name))
             groups[factor * recipe.depth_factor(name, len(model.blocks)), decay].append(parameter)
     options = [{"params": held, "factor": factor, "weight_decay": decay} for (factor, decay), held in groups.items()]
-    optimizer = torch.optim.AdamW(options, lr=0.0, betas=tuple(recipe.betas), eps=recipe.eps, fused=True)
-    optimizer.found_inf = torch.zeros((), dtype=torch.float32, device=next(model.parameters()).device)
+    fused = not any(parameter.is_complex() for parameter in model.parameters())
+    optimizer = torch.optim.AdamW(options, lr=0.0, betas=tuple(recipe.betas), eps=recipe.eps, fused=fused)
+    optimizer.broken = torch.zeros((), dtype=torch.float32, device=next(model.parameters()).device)
     return optimizer
-
-
-def compiles(model: Model, recipe: Recipe) -> bool:
-    """Return `train.compile`; if that is null, True on CUDA where a few graphs serve all batches."""
-    if recipe.compile is not None:
-        return recipe.compile
-    few_graphs = model.blocks[0].mixer.one_graph or not model.masks_padding
-    return model.every_parameter[0].device.type == "cuda" and few_graphs
 
 
 def compile_blocks(model: Model) -> None:
     """Compile each block. Noise is then hashed, on a CPU, too."""
     torch._dynamo.config.specialize_float = True  # settings such as eps are constants of a graph
-    torch._dynamo.config.recompile_limit = 64  # training and evaluation, padded and packed, all tokens and the CLS
+    torch._dynamo.config.recompile_limit = 32  # training and evaluation, padded and packed, all tokens and the CLS
+    torch._dynamo.config.fail_on_recompile_limit_hit = True  # a run would go on uncompiled
+    torch._functorch.config.backward_pass_autocast = "off"  # backward passes of full-precision parts, too
     try:
         torch.compile(torch.neg)(next(model.parameters()).detach())
     except RuntimeError as error:
@@ -120,12 +116,16 @@ def update(
     gradients = [parameter.grad for parameter in model.every_parameter if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     numbers = torch.cat([totals, norm.double().view(1)])
-    optimizer.found_inf = torch.maximum(optimizer.found_inf, numbers.sum() * 0 != 0)  # 1 if one is not finite
+    optimizer.broken = torch.maximum(optimizer.broken, numbers.sum() * 0 != 0)  # 1 if one is not finite
     if recipe.clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.every_parameter, recipe.clip_norm, norm)
     for group in optimizer.param_groups:
         group["lr"] = lr * group["factor"]
-    optimizer.step()
+    if optimizer.defaults["fused"]:
+        optimizer.found_inf = optimizer.broken
+        optimizer.step()
+    elif not optimizer.broken:
+        optimizer.step()
     return Update(step=step, lr=lr, numbers=AsyncNumbers(numbers))
 
 
@@ -150,9 +150,10 @@ def accumulate(
     total, real, computed = torch.zeros((), dtype=torch.float64, device=device), 0, 0
     for part in micro_batches(model, split, examples, micro_batch, precision) if parts is None else parts:
         dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
-        logits, labels = predict(model, part, precision)
-        loss = summed_loss(logits, labels) / predictions
-        loss.backward()
+        with products.of_micro_batch(part.tokens.size, model.dim):
+            logits, labels = predict(model, part, precision)
+            loss = summed_loss(logits, labels) / predictions
+            loss.backward()
         total += loss.detach()
         real, computed = real + part.real, computed + part.tokens.size
     distributed.add_gradients(model.every_parameter)

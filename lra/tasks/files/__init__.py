@@ -14,7 +14,7 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.core.names import data_name
-from lra.data.baselines import bag_of_words, majority, pair_cosine
+from lra.data.baselines import bag_of_words, bag_of_words_or_letters, majority, pair_cosine
 from lra.data.cache import SPLITS, Identity, Splits, Writer
 from lra.data.from_source import Content, FromSource, Source, stored
 from lra.data.groups import Group, by_value, held_out, limited
@@ -25,6 +25,7 @@ from lra.data.tokenise import (
     TOKENIZER,
     BpeVocabulary,
     byte_ids,
+    decode,
     encode,
     load,
     text_of,
@@ -172,15 +173,17 @@ class Files(FromSource):
         }
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Return test accuracies (percent) of the majority class and a bag of words.
+        """Return test accuracies (percent) of the majority class and a bag of words, or of letters if blanks are rare.
 
         For pairs of texts with the labels 0 and 1 also of their cosine. The words of token ids are the ids.
         """
         train, test = splits["train"], splits["test"]
         scores = {"majority class": majority(train, test)}
         try:
-            words = self._texts(train), train.labels, self._texts(test), test.labels
-            scores["bag of words"] = bag_of_words(*words)
+            texts = list(self._texts(train)), train.labels, list(self._texts(test)), test.labels
+            scores |= (
+                {"bag of words": bag_of_words(*texts)} if self.tokens == "ids" else bag_of_words_or_letters(*texts)
+            )
         except UserError as error:
             say(f"{self.name}: no baseline: {error}")
         if train.documents == 2 and self.tokens == "bytes" and self.class_names() == ["0", "1"]:
@@ -202,6 +205,11 @@ class Files(FromSource):
             raise UserError(f"{text!r:.80}: {self.name} was trained on token ids; give token ids")
         ids = byte_ids(text.encode(), None) if self.tokens == "bytes" else next(encode(load(tokenizer), [text]))
         return ids[: self.max_length]
+
+    def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
+        if self.tokens == "ids":
+            return super().decode(ids - 1, tokenizer)
+        return text_of(ids).decode(errors="replace") if self.tokens == "bytes" else decode(ids, tokenizer)
 
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
         return ids + 1 if self.tokens == "ids" else ids

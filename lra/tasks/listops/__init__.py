@@ -53,6 +53,18 @@ class Expressions(FromSource):
         """Return the ids of the words of an expression without parentheses, as `[MAX 2 [MIN 4 7 ] 0 ]`."""
         return _ids_of(text, "expression").astype(np.uint16)
 
+    def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
+        return " ".join(WORDS[number - 1] for number in ids.tolist())
+
+    def export(self, task: Task, folder: Path) -> None:
+        """Write basic_{train,val,test}.tsv as Long Range Arena's generator does (lra_benchmarks/data/listops.py)."""
+        for split in SPLITS:
+            examples: Split = getattr(task, split)
+            with open(folder / f"basic_{split}.tsv", "w", encoding="ascii", newline="\r\n") as file:
+                file.write("Source\tTarget\n")
+                for row, ids in enumerate(examples.stored(examples.index)):
+                    file.write(f"{with_parentheses([WORDS[i - 1] for i in ids.tolist()])}\t{examples.labels[row]}\n")
+
     def guesses(self, task: Task) -> np.ndarray:
         """Return the most frequent class in train of each root operator."""
         return by_start(task.train, task.test, 1)
@@ -175,6 +187,25 @@ def _ids_of(text: str, where: str) -> np.ndarray:
     if not words or not IDS.keys() >= {*words}:
         raise UserError(f"{where}: {text!r:.80}, expected the words {' '.join(IDS)}")
     return np.array([IDS[word] for word in words], dtype=np.uint8)
+
+
+def with_parentheses(words: list[str]) -> str:
+    """Return an expression as Long Range Arena writes it: `( ( ( [MAX 4 ) 3 ) ] )` for `[MAX 4 3 ]`.
+
+    There an operator takes its arguments and its end one at a time, each time inside a pair of parentheses.
+    """
+    written: list[str] = []
+    operators: list[int] = []  # places of those that are open
+    for word in words:
+        written.append(word)
+        if word in OPERATORS:
+            operators.append(len(written) - 1)
+            continue
+        taken_by = [operators.pop()] if word == CLOSE else []
+        for place in [*taken_by, *operators[-1:]]:
+            written[place] = f"( {written[place]}"
+            written[-1] += " )"
+    return " ".join(written)
 
 
 def _read(path: Path) -> Iterator[tuple[int, np.ndarray]]:

@@ -20,6 +20,7 @@ from lra.data.cache import Splits, Writer
 from lra.data.from_source import Content, FromSource, Generated, Source, in_order
 from lra.data.groups import Group, by_size, by_value
 from lra.data.splits import Pictures
+from lra.data.tokenise import picture_of
 from lra.tasks import Place, Task, TaskSpec, titled
 from lra.tasks.pathfinder.snakes import BLOCK, Design, Images, block
 
@@ -70,6 +71,9 @@ class Paths(FromSource):
         if train.known is not None:
             scores["distance of the markers"] = float(100 * np.mean(test.labels == by_distance(train, test)))
         return scores
+
+    def decode(self, ids: np.ndarray, tokenizer: Path) -> np.ndarray:
+        return picture_of(ids)
 
 
 @dataclass(kw_only=True)

@@ -1,0 +1,144 @@
+"""Runs of a sweep that need no training, and what would stop its report; both before its first step."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from lra.config.cell import ROUNDING
+from lra.core.console import plural, say
+from lra.core.errors import UserError
+from lra.core.files import digest
+from lra.core.paths import CHECKOUT
+from lra.records.names import RECORD, RUNS
+from lra.records.record import Provenance, RunRecord
+from lra.records.runs import Run, read_runs, unpack
+from lra.runs.build import Job
+from lra.runs.folder import claimed, identity_differences, prepared
+from lra.runs.plan import Plan, PlannedCell, PlannedRun
+
+Digests = dict[str, str | None]  # of prepared data, by the digest of a task's options
+
+
+def data_digest(row: PlannedCell, digests: Digests) -> str | None:
+    """Return the digest of a cell's data, prepared at the first call; None if they are not on this machine."""
+    key = digest(row.settings.task)
+    if key not in digests:
+        try:
+            digests[key] = prepared(row.system.builder, row.settings).digest
+        except UserError:
+            digests[key] = None
+    return digests[key]
+
+
+def take_over(plan: Plan, digests: Digests) -> None:
+    """Copy the runs that `plan` would train again from `kept`, and from runs.jsonl of its results folder.
+
+    A kept run is taken over if its configuration, code, task version and data are those of the planned run.
+    """
+    kept = plan.rows[0].settings.kept
+    sources = [(plan.out, "")]
+    if kept is not None:
+        place = Path(kept) if Path(kept, RUNS).exists() else CHECKOUT / kept
+        sources.append((place, kept))
+    for folder, name in sources:
+        if not (folder / RUNS).exists():
+            continue
+        known = {run.name: run for run in read_runs(folder / RUNS)}
+        reasons: Counter[str] = Counter()
+        taken = [pair for rows in _columns(plan) for pair in _equal(plan, rows, known, reasons, digests)]
+        for run, found in taken:
+            unpack(replace(found, record=found.record.model_copy(update={"kept": name} if name else {})), run.folder)
+        if taken and name:
+            say(f"{plural(len(taken), 'run')} taken from {name}; kept=null trains them again")
+        for reason, count in reasons.items():
+            say(f"{plural(count, 'run')} of {name or folder} not taken: {reason}")
+
+
+def _columns(plan: Plan) -> list[list[PlannedCell]]:
+    """Return the cells of a plan by their data."""
+    columns = defaultdict(list)
+    for row in plan.rows:
+        columns[digest(row.settings.task)].append(row)
+    return [*columns.values()]
+
+
+def _equal(
+    plan: Plan, rows: list[PlannedCell], known: dict[str, Run], reasons: Counter[str], digests: Digests
+) -> Iterator[tuple[PlannedRun, Run]]:
+    """Yield the planned runs of a column that did not start, with equal kept runs; count reasons against others."""
+    pairs, others = [], 0
+    for row in rows:
+        for run in row.runs:
+            found = known.get(run.folder.relative_to(plan.out).as_posix())
+            if claimed(run.folder) or found is None:
+                others += 1
+            elif reason := _difference(row, run, found.record):
+                reasons[reason] += 1
+                others += 1
+            else:
+                pairs.append((row, run, found))
+    for row, run, found in pairs:
+        if others and data_digest(row, digests) != found.record.provenance.data_sha256:
+            reasons[f"{found.record.task}: the data here are others, or are not prepared on this machine"] += 1
+        else:
+            yield run, found
+
+
+def _difference(row: PlannedCell, run: PlannedRun, record: RunRecord) -> str:
+    """Return why a kept run is not the planned one; empty if it is."""
+    facts = row.system.builder.facts
+    if record.status not in ("finished", "diverged"):
+        return record.status
+    if record.task_version != facts.version:
+        return f"{record.task}: task version {record.task_version}, now {facts.version}"
+    stated = [("task", record.task, facts.name), ("selection", record.selection, row.system.recipe.selection)]
+    changes = [f"{key}: {there} there, {here} now" for key, there, here in stated if there != here]
+    return "; ".join([*changes, *identity_differences(record.config, run.settings, ROUNDING)])
+
+
+def refuse_conflicts(
+    plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]]], digests: Digests
+) -> dict[Path, str]:
+    """Return the runs that the report could not pool with those of their cell, with the reason.
+
+    Raises:
+        UserError: runs to train and runs that are there would share a column of the report, but cannot be compared.
+    """
+    from lra.report.frame import COLUMN, conflict
+
+    there = read_runs(plan.out) if any(plan.out.rglob(RECORD)) or (plan.out / RUNS).exists() else []
+    names = {run.folder.relative_to(plan.out).as_posix() for _, runs in to_do for run in runs}
+    there = [run for run in there if run.name not in names]
+    if not there:
+        return {}
+    refused: dict[Path, str] = {}
+    columns: dict[tuple[str, ...], list[Run]] = defaultdict(list)
+    for run in there:
+        columns[tuple(getattr(run.record, key) for key in COLUMN)].append(run)
+    for row, runs in to_do:
+        if not runs:
+            continue
+        first = _expected(plan, row, runs[0], None)
+        column = columns[tuple(getattr(first.record, key) for key in COLUMN)]
+        if not column:
+            continue
+        first = _expected(plan, row, runs[0], data_digest(row, digests))
+        if fault := conflict([*(run for run in column if run.cell == first.cell), first], "a cell"):
+            reason = f"{fault}; delete the runs of {plan.out / first.cell}, or choose another out=..."
+            refused |= {run.folder: reason for run in runs}
+        elif fault := conflict([*column, first], "a column"):
+            raise UserError(f"no report could be written: {fault}; choose another out=..., or delete the earlier runs")
+    return refused
+
+
+def _expected(plan: Plan, row: PlannedCell, run: PlannedRun, data_sha256: str | None) -> Run:
+    """Return a planned run with what its record will say about its configuration and data."""
+    job = Job(settings=run.settings, system=row.system, cell=row.cell, title=run.title)
+    record = RunRecord.model_construct(
+        **job.labels,
+        config=json.loads(json.dumps(run.settings.identity)),
+        provenance=Provenance.model_construct(data_sha256=data_sha256),
+    )
+    return Run(run.folder.relative_to(plan.out).as_posix(), record)

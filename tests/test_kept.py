@@ -1,0 +1,121 @@
+"""A sweep takes over kept runs of equal configuration, data and task version; conflicts are told before its start."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from reports import put
+from support import Commands, train_in
+
+from lra.cli import train
+from lra.config.configure import comparable
+from lra.core.errors import UserError
+from lra.core.files import read_yaml
+from lra.core.paths import conf_dir
+from lra.records.runs import keep_runs, read_runs
+from lra.report import Report
+from lra.report.verify import verify
+
+TINY = ("experiment=smoke", "task=listops_short", "train.steps=4", "train.eval_every=2", "train.warmup=1")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """A results folder that keeps one run."""
+    place = train_in(tmp_path_factory.mktemp("kept"), cache, "--multirun", *TINY, "attention=simple", "seed=1", "out=r")
+    keep_runs(place / "r", read_runs(place / "r"))
+    shutil.rmtree(place / "r" / "listops_short")
+    return place / "r"
+
+
+@pytest.fixture
+def sweep(cli: Commands, trained: Path, monkeypatch: pytest.MonkeyPatch):
+    """A sweep with `kept`, without drawing."""
+    monkeypatch.setattr("lra.report.write_report", lambda out: Path(out, "README.md"))
+    monkeypatch.setattr("lra.report.show", lambda page: None)
+    shutil.copytree(trained, "kept")
+    return lambda *words: cli(train.main, "--multirun", *TINY, "attention=simple", "kept=kept", *words)
+
+
+def test_a_kept_run_is_taken_and_only_new_ones_are_trained(sweep) -> None:
+    code, _, err = sweep("seed=1,2", "out=new")
+    assert (code, "2 runs, 1 to train" in err) == (0, True), err
+    [kept, new] = read_runs(Path("new"))
+    assert (kept.record.kept, new.record.kept) == ("kept", "")
+    assert kept.record.test == read_runs(Path("kept"))[0].record.test
+    assert Report(Path("new")).cells.caveats[0][0] == "seed 1 taken from kept"
+    mismatches = verify(Path("new"))[1]
+    assert [line for line in mismatches if "README" not in line] == []
+    assert not list(Path("kept").rglob("record.json")), "it is only read"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["train.lr=0.01"], ["kept=null"]])
+def test_other_runs_are_trained(sweep, words: list[str]) -> None:
+    assert "1 run, 1 to train" in sweep("seed=1", "out=new", *words)[2]
+
+
+@pytest.mark.slow
+def test_a_results_folder_with_kept_runs_takes_another_seed(sweep) -> None:
+    shutil.copytree("kept", "o")
+    assert "2 runs, 1 to train" in sweep("seed=1,2", "out=o", "kept=null")[2]
+    assert len(Report(Path("o")).runs) == 2
+
+
+@pytest.mark.slow
+def test_other_data_are_not_taken(sweep) -> None:
+    """Nor compared: with the data of that folder no report could be written."""
+    [run] = read_runs(Path("kept"))
+    provenance = run.record.provenance.model_copy(update={"data_sha256": "other"})
+    keep_runs(Path("kept"), [replace(run, record=run.record.model_copy(update={"provenance": provenance}))])
+    assert "2 runs, 2 to train" in sweep("seed=1,2", "out=new")[2]
+    code, _, err = sweep("attention=fnet", "out=kept", "kept=null")
+    assert (code, "differ in data" in err.splitlines()[-1]) == (2, True), err
+    assert not list(Path("kept").rglob("record.json"))
+
+
+@pytest.mark.slow
+def test_a_conflict_in_a_cell_costs_its_row_alone(sweep) -> None:
+    """Two seeds of one mean differ in the rate; the other row is trained."""
+    shutil.copytree("kept", "o")
+    code, _, err = sweep("attention=simple,fnet", "seed=2", "train.lr=0.01", "out=o", "kept=null")
+    assert (code, "differ in config.train.lr" in err, "1 of 2 runs finished, 1 refused" in err) == (2, True, True), err
+    assert {run.cell.parts[2] for run in read_runs(Path("o"))} == {"simple", "fnet"}
+    Report(Path("o"))
+
+
+def test_identities_of_earlier_versions_are_read_in_todays_terms() -> None:
+    old = {
+        "attention": {"_target_": "lra.attention.gmm_rks.GmmRks", "pattern": "fixed", "features": 4},
+        "model": {"depth": 2},
+        "train": {"compile": None, "lr": 0.1},
+    }
+    new = {
+        "attention": {"_target_": "lra.attention.spectral.GmmRks", "features": 4},
+        "model": {"depth": 2, "dropout_over": "values", "position_std": 0.0},
+        "train": {"compile": False, "lr": 0.1},
+    }
+    assert comparable(old) == comparable(new)
+    for part, key, value in (("attention", "features", 5), ("model", "dropout_over", "channels"), ("train", "lr", 1)):
+        assert comparable({**new, part: {**new[part], key: value}}) != comparable(old)
+
+
+def test_a_mean_pools_runs_that_differ_in_rounding(tmp_path: Path) -> None:
+    for seed, size in ((1, 4), (2, 8)):
+        put(tmp_path, seed, 37.0, config={"train": {"lr": 0.005, "micro_batch": size}})
+    assert Report(tmp_path).cells.n[0] == 2
+    put(tmp_path, 3, 37.0, config={"train": {"lr": 0.006, "micro_batch": 8}})
+    with pytest.raises(UserError, match=r"config\.train\.lr"):
+        Report(tmp_path)
+
+
+def test_kept_folders_of_presets_exist_and_are_not_written() -> None:
+    results = conf_dir().parent / "results"
+    if not results.is_dir():
+        pytest.skip("not a checkout")
+    for path in sorted((conf_dir() / "experiment").glob("*.yaml")):
+        preset = read_yaml(path)
+        assert not str(preset.get("out", "")).startswith("results"), path
+        if preset.get("kept"):
+            assert (conf_dir().parent / preset["kept"] / "runs.jsonl").is_file(), path

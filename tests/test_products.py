@@ -1,0 +1,112 @@
+"""The library of fp32 products: exact to fp32 with every attention, refused where it is not, on only inside lra."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from forked import result, run_folder, trained
+from support import every_setting, mixer_of, noise
+
+from lra.core.errors import UserError
+from lra.ops import products
+from lra.ops.products import choose, of_micro_batch, using
+from lra.records import checkpoint, record
+
+SETTING = torch.backends.mkldnn.matmul
+LARGE = products.WORTH
+here = pytest.mark.skipif(bool(products.lacks()), reason="oneDNN has no fp32 products here")
+
+
+@here
+@every_setting
+def test_outputs_and_gradients_are_those_of_fp32(name: str, extra: list[str]) -> None:
+    """By oneDNN as near to float64 as by MKL."""
+    if name == "reformer":
+        extra = ["attention.chunk=100"]  # rounding may change buckets, which then matter
+    exact = mixer_of(name, *extra, max_positions=100)
+    rounded = deepcopy(exact).float()
+    x = noise(2, 65, 15).requires_grad_()
+    errors = {}
+    for library in ("mkl", "onednn"):
+        results = []
+        for mixer, inputs in ((exact, x), (rounded, x.detach().float().requires_grad_())):
+            with using(library), of_micro_batch(LARGE, 1):
+                y = mixer.mix(inputs, None, None)
+                by_x = torch.autograd.grad(y.square().sum(), [inputs, *mixer.parameters()], allow_unused=True)
+            results.append(torch.cat([part.double().flatten() for part in (y, *by_x) if part is not None]))
+        errors[library] = ((results[1] - results[0]).norm() / results[0].norm()).item()
+    assert errors["onednn"] <= 3 * errors["mkl"] + 1e-6, errors
+
+
+@here
+def test_large_micro_batches_alone_use_it_and_the_process_keeps_its_setting() -> None:
+    before = SETTING.fp32_precision
+    with using("onednn"), of_micro_batch(LARGE // 64 - 1, 8):
+        assert SETTING.fp32_precision == before
+    with pytest.raises(ZeroDivisionError), using("onednn"), of_micro_batch(LARGE // 64, 8):
+        assert SETTING.fp32_precision == "bf16" != before
+        raise ZeroDivisionError
+    assert SETTING.fp32_precision == before
+    with of_micro_batch(LARGE, 8):
+        assert SETTING.fp32_precision == before
+
+
+@pytest.fixture
+def facts(monkeypatch: pytest.MonkeyPatch):
+    """Replace the facts of the processor; the proof is done anew."""
+    products.lacks.cache_clear()
+    yield lambda **changes: monkeypatch.setattr(products, "_cpu", lambda: {"flags": "fma", **changes})
+    products.lacks.cache_clear()
+
+
+@here
+@pytest.mark.parametrize(
+    ("vendor", "family", "flags", "expected"),
+    [
+        ("AuthenticAMD", "26", "fma", "onednn"),
+        ("AuthenticAMD", "25", "fma", "mkl"),
+        ("GenuineIntel", "6", "fma", "mkl"),
+        ("AuthenticAMD", "26", "fma amx_tile", "mkl"),
+    ],
+)
+def test_auto_is_onednn_where_it_is_faster(facts, vendor: str, family: str, flags: str, expected: str) -> None:
+    facts(vendor_id=vendor, flags=flags, **{"cpu family": family})
+    assert (choose("auto"), choose("mkl")) == (expected, "mkl")
+
+
+def test_it_is_refused_on_amx_and_where_its_proof_fails(facts, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts(flags="fma amx_tile amx_bf16")
+    with pytest.raises(UserError, match="products=onednn: .* found a CPU with AMX"):
+        choose("onednn")
+    products.lacks.cache_clear()
+    facts()
+    monkeypatch.setattr(products, "product_error", lambda: 2e-3)
+    with pytest.raises(UserError, match=r"found a relative error of 0\.002"):
+        choose("onednn")
+
+
+def test_an_error_of_bf16_is_above_the_bound() -> None:
+    """And that of fp32 is below it."""
+    assert products.product_error() < products.BOUND / 3
+    with torch.autocast("cpu", torch.bfloat16):
+        assert products.product_error() > 100 * products.BOUND
+
+
+@pytest.mark.slow
+@here
+def test_runs_by_onednn_are_exact_and_keep_their_library(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command gives the same bytes, killed or not; a paused run resumes with `products=auto`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LRA_CACHE", str(cache))
+    monkeypatch.setattr(products, "WORTH", 1)
+    words = ("attention=simple", "products=onednn")
+    assert trained(*words, "out=whole") == 0
+    assert trained(*words, "out=runs", fault="step:7:term") == 143
+    assert checkpoint.read(run_folder())[1]["run"]["environment"]["products"] == "onednn"
+    assert trained("attention=simple", "products=mkl", "out=runs") == 2
+    assert trained("attention=simple", "out=runs") == 0
+    assert record.read(run_folder() / record.NAME)["provenance"]["products"] == "onednn"
+    assert result("runs") == result("whole")

@@ -1,0 +1,184 @@
+"""A user's mixer trains with every kind of weight that torch trains, and keeps the values that its class gave them."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from support import facts, settings, shape, small_recipe, stub_task, train_state
+from torch import Tensor, nn
+
+from lra.attention import Attention, Card, Mixer
+from lra.laws import Trial, findings
+from lra.model.architecture import Architecture
+from lra.model.model import Model
+from lra.ops.mixer import Shape
+from lra.records import tensors
+from lra.runs.build import without_memory
+from lra.training.fit import Training
+from lra.training.update import Diverged, update
+
+CARD = Card(paper="none", formula="V", time="L D", linear=True, oracle="none")
+
+
+class Tied(Attention):
+    """Queries are keys, as in shared-QK models."""
+
+    card = CARD
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.key = self.query
+        self.value.bias.data.fill_(3)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        scores = q @ k.mT
+        return (scores if key_mask is None else scores.masked_fill(~key_mask[:, None, None], -1e9)).softmax(-1) @ v
+
+
+class Strided(Mixer):
+    """A transposed weight, an empty one, and an expanded buffer."""
+
+    card = CARD
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.rotation = nn.Parameter(torch.linalg.qr(torch.randn(shape.dim, shape.dim))[0].T)
+        self.nothing = nn.Parameter(torch.empty(0, 3))
+        self.register_buffer("window", torch.full((1, shape.dim), 0.5).expand(7, shape.dim))
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        return x @ self.rotation * self.window[0] + self.nothing.sum()
+
+
+class Complex(Mixer):
+    """Complex weights, as in S4D and LRU, and a gate that begins open; the constructor reads numbers."""
+
+    card = CARD
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.poles = nn.Parameter(torch.randn(shape.dim, dtype=torch.cfloat))
+        self.gate = nn.Linear(shape.dim, shape.dim)
+        nn.init.zeros_(self.gate.weight)
+        nn.init.constant_(self.gate.bias, 4)
+        if self.poles.detach().abs().max().item() > 100:
+            raise ValueError("unstable")
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        return (x * self.poles).real.to(x.dtype) * torch.sigmoid(self.gate(x))
+
+
+KINDS = (Tied, Strided, Complex)
+
+
+def made(kind: type[Mixer], protocol: str) -> Model:
+    torch.manual_seed(3)
+    model = settings("attention=softmax", "variant=transformer", f"protocol={protocol}")["model"]
+    return Model(
+        kind,
+        facts(),
+        Architecture(
+            **model | {"dim": 12, "qkv_dim": 12, "heads": 3, "mlp_dim": 7, "depth": 2, "attention_bias": True}
+        ),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_keeps_the_laws(kind: type[Mixer]) -> None:
+    trial = Trial(kind, shape(), lengths=(1, 5))
+    assert [finding for finding in findings(trial) if finding.verdict == "broken"] == []
+    assert [finding.law.name for finding in findings(trial) if finding.crashed] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_trains_and_a_checkpoint_goes_on_to_the_last_bit(kind: type[Mixer]) -> None:
+    task, recipe, how = stub_task(), small_recipe(weight_decay=0.1), {"seed": 2, "precision": "fp32"}
+    first, second = (Training(made(kind, "strict"), recipe) for _ in range(2))
+    before = train_state(first.model)
+    for step in range(6):
+        update(first.model, first.optimizer, task.train, np.arange(8), recipe, step=step, **how).look()
+        if step == 2:
+            saved = tensors.decode(tensors.encode(first.tensors()))[0]
+            second.load(saved, first.state())
+        if step > 2:
+            update(second.model, second.optimizer, task.train, np.arange(8), recipe, step=step, **how).look()
+    ended = train_state(first.model)
+    assert all(torch.equal(value, ended[name]) for name, value in train_state(second.model).items())
+    moved = {name for name, value in ended.items() if value.numel() and not torch.equal(value, before[name])}
+    assert {name for name, value in first.model.named_parameters() if ".mixer." in name and value.numel()} <= moved
+
+
+def test_complex_weights_are_updated_as_pairs_of_real_ones() -> None:
+    class Twin(Mixer):
+        card = CARD
+
+        def __init__(self, shape: Shape) -> None:
+            super().__init__(shape)
+            self.pairs = nn.Parameter(torch.view_as_real(torch.randn(shape.dim, dtype=torch.cfloat)).clone())
+            self.gate = nn.Linear(shape.dim, shape.dim)
+            nn.init.zeros_(self.gate.weight)
+            nn.init.constant_(self.gate.bias, 4)
+
+        def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+            return (x * torch.view_as_complex(self.pairs)).real * torch.sigmoid(self.gate(x))
+
+    task, recipe, found = stub_task(), small_recipe(weight_decay=0.1), []
+    for kind, name in ((Complex, "poles"), (Twin, "pairs")):
+        training = Training(made(kind, "strict"), recipe)
+        for step in range(4):
+            update(
+                training.model,
+                training.optimizer,
+                task.train,
+                np.arange(8),
+                recipe,
+                seed=2,
+                step=step,
+                precision="fp32",
+            )
+        value = training.model.blocks[1].mixer.get_parameter(name).detach()
+        found.append(torch.view_as_real(value) if value.is_complex() else value)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_that_is_not_finite_leaves_complex_weights() -> None:
+    training, task, recipe = Training(made(Complex, "strict"), small_recipe()), stub_task(), small_recipe()
+    before = train_state(training.model)
+    list(training.model.parameters())[-1].register_hook(lambda gradient: gradient + torch.inf)
+    for step in range(2):
+        started = update(
+            training.model, training.optimizer, task.train, np.arange(8), recipe, seed=2, step=step, precision="fp32"
+        )
+        with pytest.raises(Diverged):
+            started.look()
+    assert all(torch.equal(value, before[name]) for name, value in train_state(training.model).items())
+
+
+@pytest.mark.parametrize("protocol", ["lra", "strict"])
+def test_values_of_the_class_are_kept(protocol: str) -> None:
+    """Under `lra` Xavier is for the projections that a class left as drawn; there biases are then zero."""
+    gate, tied = (made(kind, protocol).blocks[1].mixer for kind in (Complex, Tied))
+    assert (gate.gate.weight.abs().max(), gate.gate.bias.min()) == (0, 4)
+    assert tied.key is tied.query
+    assert tied.value.bias.tolist() == [3.0] * 12
+    assert bool(tied.query.bias.any()) == bool(tied.out.bias.any()) == (protocol != "lra")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_in_half_precision(kind: type[Mixer], dtype: torch.dtype) -> None:
+    mixer = kind(shape())
+    half = deepcopy(mixer)
+    half = half.bfloat16() if dtype == torch.bfloat16 else half.half()
+    x = torch.randn(2, 7, 15)
+    y, expected = half.mix(x.to(dtype), None, None), mixer(x)
+    assert y.dtype == dtype
+    assert (y.float() - expected).norm() < 0.03 * expected.norm()
+
+
+def test_a_constructor_that_reads_values_is_built_on_the_cpu() -> None:
+    before = torch.random.get_rng_state()
+    assert next(without_memory(lambda: Complex(shape())).parameters()).device.type == "cpu"
+    assert next(without_memory(lambda: Tied(shape())).parameters()).is_meta
+    assert torch.equal(torch.random.get_rng_state(), before)
