@@ -159,6 +159,7 @@ def test_an_accelerator_packs_what_that_makes_faster(
     assert part.packs(model_for(name, []).train(training), "bf16") == packs
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler
 def test_one_form_serves_all_documents_of_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest have no padding among themselves; a compiled block has one graph, and the last block another."""
@@ -167,8 +168,8 @@ def test_one_form_serves_all_documents_of_an_evaluation(monkeypatch: pytest.Monk
     expected = evaluate(model, stub_task(max_len=max(LENGTHS)).val, 3, precision="fp32")
     monkeypatch.setattr(batches, "is_asynchronous", lambda _: True)
     torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
     compile_blocks(model)
+    torch._dynamo.utils.counters.clear()
     score = evaluate(model, stub_task(max_len=max(LENGTHS)).val, 3, precision="fp32")
     assert score.correct == expected.correct and score.loss == pytest.approx(expected.loss, rel=1e-4)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
