@@ -157,7 +157,13 @@ def scales() -> str:
             "GPU",
             f"{len(narrow)} runs at once took {minutes:.0f} min on an H200, {_hours(narrow):.1f} h in sum",
         ),
-        ("published", "table1", "", "GPU", "300 runs of 4 to 10 min (estimate, H100); none trained yet"),
+        (
+            "published",
+            "table1",
+            "",
+            "GPU",
+            "300 runs of 4 to 10 min (estimate, H100), [not trained yet](docs/clusters.md#table-1-on-a-rented-gpu)",
+        ),
     )
     table = ["", "| scale | command | hardware | time |", "|---|---|---|---|"]
     for scale, name, launcher, hardware, time in lines:
