@@ -1,7 +1,7 @@
 """Settings of each system from a file that a search wrote: `rates=FILE`.
 
-The file is a list of `{task: , protocol: , attention: , variant: , settings: {KEY: value}}`; `task` is the first level of
-a run's path. Keys that the command line sets stay.
+The file is a list of `{task: , protocol: , attention: , variant: , settings: {KEY: value}}`; `task` is the first level
+of a run's path. Keys that the command line sets stay.
 """
 
 from functools import cache
