@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lra.core.errors import UserError
 from lra.model.model import Model
-from lra.ops.dropout import set_keys
+from lra.ops.dropout import Dropout, set_keys
 from lra.ops.packing import Packed
 from lra.training.update import compile_blocks
 
@@ -159,3 +160,18 @@ def test_a_function_that_does_is_found() -> None:
         with Changed() as changed:
             InPlace.apply(noise(3).requires_grad_(), out)
         assert [*changed.returned()] == ["InPlaceBackward"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compiled", [True, False])
+def test_noise_of_2_to_the_31_values_is_refused(compiled: bool) -> None:
+    """Compiled it would be hashed in 64 bits; the values are one value, expanded."""
+    torch._dynamo.reset()
+    layer = Dropout(0.3).train()
+    layer.hashed = True
+    set_keys(layer, seed=1, step=3, rows=range(2))
+    if compiled:
+        layer.compile(backend="eager", dynamic=True)
+        layer(noise(2, 3, 4, 5))
+    with pytest.raises(UserError, match="train.micro_batch"):
+        layer(torch.zeros(1).expand(2, 1 << 6, 1 << 12, 1 << 12))
