@@ -270,9 +270,10 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         key = re.search(r"Could not override '([^'@]+)", str(error)) or re.search(r"Key '(.+?)' is not", str(error))
         if key:
             group = "/".join(key[1].split(".")[:2])
-            names = [name for name in hydra_options(group) if _has(config_name, f"{group}={name}", key[1])]
-            if names:
-                return f"{key[1]}: a key of {' and '.join(f'{group}={name}' for name in names)}; choose it, or omit the key"
+            choices = [f"{group}={name}" for name in hydra_options(group)]
+            having = [choice for choice in choices if _has(config_name, choice, key[1])]
+            if having:
+                return f"{key[1]}: a key of {' and '.join(having)}; choose it, or omit the key"
             return f"{key[1]}: unknown key; {did_you_mean(key[1], _known_keys(config_name, overrides))}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: expected key=value"
