@@ -5,9 +5,6 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import lra.runs.run
-import lra.training.fit
-import lra.training.update
 import pytest
 import torch
 from forked import TINY, command, result, run_folder, sending, when, without_figures
@@ -15,6 +12,8 @@ from support import Commands
 
 import lra
 import lra.cli.report
+import lra.runs.run
+import lra.training.trainer
 from lra.core.errors import UserError
 from lra.data import cache
 from lra.records import checkpoint, record

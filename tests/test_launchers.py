@@ -15,8 +15,8 @@ from forked import PLUGINS, SIX, SMOKE, launcher, left
 from support import Commands
 
 from lra.cli import train
-from lra.records.names import CONFIG
 from lra.core.files import holder
+from lra.records.names import CONFIG, LOCK
 
 pytestmark = pytest.mark.launcher
 

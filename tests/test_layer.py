@@ -124,6 +124,19 @@ def test_features_are_drawn_anew_every_few_training_calls() -> None:
     assert same == [True, False, True]
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_checkpointed_calls_are_repeated_with_their_own_features(every: int) -> None:
+    """Gradients after all calls are those after each call, before features are drawn anew."""
+    layer = layer_of("performer", options={"redraw_every": every}, dropout=0.3).train()
+    plain, inputs = copy.deepcopy(layer), [torch.randn(2, POSITIONS, WIDTH, requires_grad=True) for _ in range(4)]
+    torch.manual_seed(4)
+    expected = [torch.autograd.grad(plain(x).square().sum(), x)[0] for x in inputs]
+    torch.manual_seed(4)
+    outputs = [checkpoint(layer, x, use_reentrant=False) for x in inputs]
+    for x, y, gradient in zip(inputs, outputs, expected, strict=True):
+        assert torch.equal(torch.autograd.grad(y.square().sum(), x)[0], gradient)
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [

@@ -1,6 +1,7 @@
 """Tables of kept results for blocks of cog in Markdown pages."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 import lra
+from lra.records.runs import Run, read_runs
 from lra.report.published import Published
 from lra.report.render import markdown, p_value
 
@@ -96,8 +98,82 @@ def table1(folder: str = "table1_narrow", extra: Iterable[str] = ("Convolution",
         for task in titles:
             line += [MISSING, *([f"{values[task]:.2f}" if task in values else MISSING] if task in trained else [])]
         lines.append(line)
-    footnotes = "  \n".join(f"{letter}: {note}." for note, letter in notes.items())
-    return "\n".join(["", markdown(pd.DataFrame(lines, columns=header), left=1), "", footnotes, ""])
+    footnotes = [f"{letter}: {note}.  " for note, letter in notes.items()]
+    means = ", ".join(f"{published.number('Simple', task, 'mean'):.2f}" for task in titles)
+    footnotes.append(f"Published means of Simple over five seeds: {means}.")
+    return "\n".join(["", markdown(pd.DataFrame(lines, columns=header), left=1), "", *footnotes, ""])
+
+
+def trivial(folder: str = "table1_narrow") -> str:
+    """Return how many published rows of Table 1 the best trivial baselines beat."""
+    published = next(source for source in Published().sources if source.name == SOURCE)
+    beaten = {}
+    for task, name in (("listops", "first three tokens"), ("text", "bag of words")):
+        score = baselines(folder, own={"task": task})[name]["own"]
+        rows = [numbers[task] for system, numbers in published.best.items() if task in numbers and system != "Random"]
+        beaten[task] = f"{sum(number < score for number in rows)} of {len(rows)} published systems"
+    return (
+        f"\nA lookup table on the first three tokens beats {beaten['listops']} on ListOps, and a bag of words\n"
+        f"{beaten['text']} on text.\n"
+    )
+
+
+def demo(folder: str = "demo") -> str:
+    """Return the lines that `scripts/demo.sh` prints below its table's command, and the origin of the numbers."""
+    columns = ["system", "mean", "sd", "seeds", "p_holm"]
+    table = _table(folder)[columns].to_string(index=False, float_format="%.2f", na_rep="-")
+    origin = read_runs(RESULTS / folder)[0].record.provenance
+    name, best = max(
+        ((name, each["demo"]) for name, each in baselines(folder, demo={}).items()), key=lambda each: each[1]
+    )
+    return (
+        f"\n```text\n{table}\n```\n\n[results/demo](results/demo/README.md) has these runs: one {origin.cpu} "
+        f"(family/model/stepping {origin.cpu_model}), commit {origin.commit[:8]}.\n"
+        f"Another processor may round differently. The best baseline, {name}, scores {best:.2f}.\n"
+    )
+
+
+def scales() -> str:
+    """Return the commands of Table 1 by scale, with the times of the kept runs."""
+    small = read_runs(RESULTS / "table1_small")
+    narrow = [run for run in read_runs(RESULTS / "table1_narrow") if "H200" in run.record.provenance.device]
+    started, finished = (
+        [datetime.fromisoformat(getattr(run.record.provenance, key)) for run in narrow]
+        for key in ("started", "finished")
+    )
+    minutes = (max(finished) - min(started)).total_seconds() / 60
+    lines = (
+        (
+            "small: short inputs",
+            "table1_small",
+            "",
+            "two cores",
+            f"180 runs; {len(small)} kept runs took {_hours(small):.1f} core hours",
+        ),
+        (
+            "narrow: width 64",
+            "table1_narrow",
+            " hydra/launcher=joblib hydra.launcher.n_jobs=24",
+            "GPU",
+            f"{len(narrow)} runs at once took {minutes:.0f} min on an H200, {_hours(narrow):.1f} h in sum",
+        ),
+        (
+            "published",
+            "table1",
+            "",
+            "GPU",
+            "300 runs of 4 to 10 min (estimate, H100), [not trained yet](docs/clusters.md#table-1-on-a-rented-gpu)",
+        ),
+    )
+    table = ["", "| scale | command | hardware | time |", "|---|---|---|---|"]
+    for scale, name, launcher, hardware, time in lines:
+        known = f"[{scale}](results/{name}/README.md)" if (RESULTS / name).exists() else scale
+        table.append(f"| {known} | `lra-train experiment={name}{launcher} max_hours=null` | {hardware} | {time} |")
+    return "\n".join([*table, ""])
+
+
+def _hours(runs: Sequence[Run]) -> float:
+    return sum(sum(run.record.seconds.values()) for run in runs) / 3600
 
 
 @cache

@@ -19,6 +19,8 @@ from lra.laws import Finding
 from lra.ops.dropout import set_keys
 from lra.ops.mixer import Card, Mixer, Shape
 
+REPEATABLE = 1_000  # latest training calls whose random features can be drawn again
+
 
 class AttentionLayer(nn.Module):
     """Attention layer without residual connection and norm.
@@ -37,6 +39,7 @@ class AttentionLayer(nn.Module):
         super().__init__()
         self.name, self.options, self.mixer = name, dict(options), mixer
         self._calls = 0
+        self._features: dict[int, int] = {}  # seed of the random features by seed of the call
 
     @property
     def card(self) -> Card:
@@ -78,9 +81,15 @@ class AttentionLayer(nn.Module):
         """Seed the noise of this call."""
         seed = int(torch.randint(2**62, ()))
         set_keys(self.mixer, seed=seed, step=0, rows=range(documents))
-        if self.mixer.redraw_every is not None and self._calls % self.mixer.redraw_every == 0:
-            self.mixer.redraw(seed, 0)
-        self._calls += 1
+        if self.mixer.redraw_every is None:
+            return
+        if seed not in self._features:  # activation checkpointing repeats a call with its seed
+            is_due = self._calls % self.mixer.redraw_every == 0
+            self._features[seed] = seed if is_due else next(reversed(self._features.values()))
+            self._calls += 1
+            if len(self._features) > REPEATABLE:
+                del self._features[next(iter(self._features))]
+        self.mixer.redraw(self._features[seed], 0)
 
 
 def attentions() -> list[str]:

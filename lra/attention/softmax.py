@@ -38,6 +38,7 @@ class Softmax(Attention):
     commutes = True
     reads_few = True
     packs = True
+    packs_unpadded = True  # `attend` forms the weights if they have dropout
 
     def __init__(self, shape: Shape, *, scale: Scale) -> None:
         super().__init__(shape)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lra.core import streams
+from lra.core.errors import UserError
 from lra.ops.device import to_device
 from lra.ops.packing import Packed
 
@@ -46,6 +47,8 @@ class Keyed(nn.Module):
         `columns` are coordinates of the columns, broadcast to the values; None: 0, 1, 2, ...
         """
         self.check_key(x, packed)
+        if self.hashed and x.numel() >= 2**31:  # compiled, it would be computed in 64 bits, and drop another share
+            raise UserError("train.compile: noise for 2^31 values at once or more; use a smaller train.micro_batch")
         words, device, heads = self.hash_words.to(x.device), x.device, x.dim() > 3
         columns = torch.arange(x.shape[-1], dtype=torch.int32, device=device) if columns is None else columns.int()
         if packed is not None:

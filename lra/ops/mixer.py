@@ -183,6 +183,7 @@ class Attention(Mixer, abstract=True):
 
     projects_out = True
     packs: ClassVar[bool] = False  # defines `attend_packed`
+    packs_unpadded: ClassVar[bool] = False  # `attend_packed` is faster than `attend` without padding, too
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

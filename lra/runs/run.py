@@ -248,9 +248,9 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
     task, model, selection = trainer.task, trainer.model, trainer.recipe.selection
     test, predictions = _evaluate_on_test(job, trainer)
     diagnoses = {} if predictions is None else _diagnose_and_save(job, task, predictions)
-    chosen = test[selection]
-    score = f"test {task.metric} {chosen[task.metric]:.2f} ({selection}, step {chosen['step']})"
-    if task.best_baseline is not None:
+    split, rule, chosen = ("validation", "best", trainer.best) if job.search else ("test", selection, test[selection])
+    score = f"{split} {task.metric} {chosen[task.metric]:.2f} ({rule}, step {chosen['step']})"
+    if task.best_baseline is not None and not job.search:
         name, baseline = task.best_baseline
         score += f"; best trivial baseline {baseline:.2f} ({name})"
     say(f"{job.title}: {score}; {time.monotonic() - began:.0f} s; {job.folder}", to_stdout=True)

@@ -21,7 +21,7 @@ from lra.training.recipe import Recipe
 
 # Cost of a micro-batch besides its tokens, in tokens of a model of width 1: measured at 64 to 256; cuda: a guess.
 OVERHEAD = {"cpu": 1 << 16, "cuda": 1 << 23}
-PADDED = 0.05  # share of padding in a micro-batch above which an accelerator packs it
+PADDED = 0.05  # share of padding in a micro-batch above which packing pays
 
 Item = TypeVar("Item")
 
@@ -73,16 +73,22 @@ def cuts(
             part = places[start : start + size]
             yield part, int(lengths[part].max()) if model.key_mask else model.max_len
         return
-    order, device = distributed.share(np.argsort(-lengths, kind="stable")), next(model.parameters()).device
-    if is_asynchronous(device) and model.packs(torch.bfloat16 if precision == "bf16" else torch.float32):
+    order = distributed.share(np.argsort(-lengths, kind="stable"))
+    if has_packed_mixers(model, precision):
         part_of = (lengths[order].cumsum() - 1) // (size * model.max_len)
         for number in np.unique(part_of):
             places = order[part_of == number]
             yield places, int(lengths[places].max())
         return
-    overhead = OVERHEAD[device.type] // model.dim
+    overhead = OVERHEAD[model.every_parameter[0].device.type] // model.dim
     for part in partition_by_cost(lengths[order], size * model.max_len, overhead):
         yield order[part], int(lengths[order[part.start]])
+
+
+def has_packed_mixers(model: Model, precision: Precision) -> bool:
+    """Return True on an accelerator if the mixers have a packed form."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    return is_asynchronous(model.every_parameter[0].device) and model.packs(dtype)
 
 
 def partition_by_cost(lengths: np.ndarray, most: int, overhead: int) -> list[slice]:
@@ -120,10 +126,19 @@ class MicroBatch:
         """Tokens without padding."""
         return int(self.lengths.sum())
 
-    def packs(self, model: Model) -> bool:
-        """Return True if the micro-batch is packed: on an accelerator, if enough of it is padding."""
-        worth = self.real < (1 - PADDED) * self.tokens.size and bool((self.lengths + model.cls).all())
-        return worth and model.can_pack and is_asynchronous(model.every_parameter[0].device)
+    def packs(self, model: Model, precision: Precision) -> bool:
+        """Return True if the micro-batch is packed: on an accelerator, if enough of it is padding.
+
+        Without padding, too, if the packed form of the mixers is the faster one, and in evaluation if they have one:
+        documents are sorted by length there, and compiled blocks would need graphs of both forms.
+        """
+        if not (
+            is_asynchronous(model.every_parameter[0].device) and model.can_pack and (self.lengths + model.cls).all()
+        ):
+            return False
+        if has_packed_mixers(model, precision) and (model.blocks[0].mixer.packs_unpadded or not model.training):
+            return True
+        return self.real < (1 - PADDED) * self.tokens.size
 
     @property
     def rows(self) -> list[int]:
@@ -168,7 +183,7 @@ def predict(model: Model, part: MicroBatch, precision: Precision) -> tuple[Tenso
     labels = to_device(torch.from_numpy(part.targets), device)
     scored = None if part.scored is None else to_device(torch.from_numpy(part.scored), device)
     packed = None
-    if part.packs(model):
+    if part.packs(model, precision):
         packed = Packed.of(part.lengths + model.cls, tokens.shape[1] + model.cls, device)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         logits = model(tokens, scored, packed).flatten(0, -2)
