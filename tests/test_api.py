@@ -147,7 +147,7 @@ def test_a_signal_that_stopped_a_run_is_an_interrupt(cli: Commands, monkeypatch:
     def stop(_: object) -> None:
         raise Paused("a signal")
 
-    monkeypatch.setattr("lra.api.training.run_in_folder", stop)
+    monkeypatch.setattr("lra.runs.run.run", stop)
     with pytest.raises(KeyboardInterrupt, match=r"seed 1: paused \(a signal\); call it again to resume"):
         lra.train(*SMOKE)
 

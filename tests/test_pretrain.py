@@ -32,7 +32,7 @@ from lra.data.self_pretraining import facts_of, inputs_of
 from lra.data.splits import Pictures
 from lra.init import Checkpoint
 from lra.records import record
-from lra.runs.initial_weights import draw_model, pretrain
+from lra.runs.initial_weights import draw_model, pretrain, trainer_of
 from lra.tasks import PADDING, Place, Split, Task
 from lra.training.batches import counts, predict, read, summed_loss
 from lra.training.evaluate import evaluate
@@ -215,7 +215,7 @@ def test_no_other_split_and_no_label_is_seen(
         elsewhere = replace(phase, settings=replace(phase.settings, out=str(tmp_path / name)))
         job = replace(job, system=replace(job.system, pretraining=elsewhere))
         model = draw_model(job.system, task, 1)
-        pretrain(job, model, task, "cpu", StopFlag())
+        pretrain(job, trainer_of(job, task, model, "cpu"), "cpu", StopFlag())
         [weights] = (tmp_path / name).rglob("weights.safetensors")
         made.append(weights.read_bytes())
     assert made[0] == made[1]
