@@ -307,7 +307,7 @@ def train_step(model, optimizer, split, examples, recipe, *, seed: int, step: in
 
 def train_model(model: Model, task: Task, recipe: Recipe, *, seed: int = 3, **options: Any) -> Trainer:
     """Train to the end, with nothing written."""
-    trainer = Trainer(model, task, recipe, seed=seed, **options)
+    trainer = Trainer(model, task, recipe, seed=seed, **{"precision": "fp32", **options})
     trainer.train(StopFlag())
     return trainer
 

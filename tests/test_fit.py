@@ -134,7 +134,7 @@ def test_progress_is_so_many_fewer_wrong_answers_than_at_the_last_progress() -> 
 
 def test_training_ends_where_it_is_told_to() -> None:
     task, seen = stub_task(), []
-    trainer = Trainer(model_for(task), task, small_recipe(steps=17, eval_every=5), seed=3)
+    trainer = Trainer(model_for(task), task, small_recipe(steps=17, eval_every=5), seed=3, precision="fp32")
 
     def after_a_step() -> None:
         seen.append(trainer.step)
@@ -311,7 +311,7 @@ def test_seconds_are_of_training_and_evaluation_only(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(TrainingBar, "evaluating", lambda *_: passes(100))
     monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: now, monotonic=lambda: now))
     task = stub_task()
-    trainer = Trainer(model_for(task), task, small_recipe(steps=11, eval_every=5), seed=3)
+    trainer = Trainer(model_for(task), task, small_recipe(steps=11, eval_every=5), seed=3, precision="fp32")
     trainer.train(StopFlag(), lambda: passes(10_000))
     assert parts[10_000] == 11 and len(trainer.lines) == 3 and parts[1] >= 11 and parts[100] >= 3
     assert trainer.seconds == {"train": parts[1], "evaluate": 100 * parts[100]}
@@ -330,7 +330,7 @@ def test_evaluating_more_often_changes_nothing() -> None:
 def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
     task = stub_task()
     model = model_for(task)
-    trainer, seen = Trainer(model, task, small_recipe(), seed=3), {}
+    trainer, seen = Trainer(model, task, small_recipe(), seed=3, precision="fp32"), {}
 
     def poison() -> None:
         if trainer.step == 4:
@@ -354,7 +354,7 @@ def diverging(model: torch.nn.Module, step: int) -> None:
 def test_a_step_that_is_not_finite_moves_nothing_nor_do_those_after_it() -> None:
     task, recipe = stub_task(), small_recipe(clip_norm=0.5)
     model = model_for(task)
-    trainer = Trainer(model, task, recipe, seed=2)
+    trainer = Trainer(model, task, recipe, seed=2, precision="fp32")
     diverging(model, 3)
     kept = []
     for step in range(6):
@@ -371,7 +371,7 @@ def history(monkeypatch: pytest.MonkeyPatch, behind: int, poisoned: int | None) 
     monkeypatch.setattr(evaluating, "is_asynchronous", lambda _: behind)
     task, recipe, said = stub_task(), small_recipe(clip_norm=0.5, eval_every=5, compile=False), ""
     model = model_for(task, "attention=performer", "attention.redraw_every=1", dropout=0.3)
-    trainer, states = Trainer(model, task, recipe, seed=3), {}
+    trainer, states = Trainer(model, task, recipe, seed=3, precision="fp32"), {}
     if poisoned is not None:
         diverging(model, poisoned)
 

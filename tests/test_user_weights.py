@@ -94,7 +94,7 @@ def test_it_keeps_the_laws(kind: type[Mixer]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_trains_and_a_checkpoint_goes_on_to_the_last_bit(kind: type[Mixer]) -> None:
     task, recipe, how = stub_task(), small_recipe(weight_decay=0.1), {"seed": 2, "precision": "fp32"}
-    first, second = (Trainer(made(kind, "strict"), task, recipe, seed=2) for _ in range(2))
+    first, second = (Trainer(made(kind, "strict"), task, recipe, seed=2, precision="fp32") for _ in range(2))
     before = train_state(first.model)
     for step in range(6):
         train_step(first.model, first.optimizer, task.train, np.arange(8), recipe, step=step, **how).read()
@@ -125,7 +125,7 @@ def test_complex_weights_are_updated_as_pairs_of_real_ones() -> None:
 
     task, recipe, found = stub_task(), small_recipe(weight_decay=0.1), []
     for kind, name in ((Complex, "poles"), (Twin, "pairs")):
-        training = Trainer(made(kind, "strict"), task, recipe, seed=2)
+        training = Trainer(made(kind, "strict"), task, recipe, seed=2, precision="fp32")
         for step in range(4):
             train_step(
                 training.model,
@@ -144,7 +144,7 @@ def test_complex_weights_are_updated_as_pairs_of_real_ones() -> None:
 
 def test_a_step_that_is_not_finite_leaves_complex_weights() -> None:
     task, recipe = stub_task(), small_recipe()
-    training = Trainer(made(Complex, "strict"), task, recipe, seed=2)
+    training = Trainer(made(Complex, "strict"), task, recipe, seed=2, precision="fp32")
     before = train_state(training.model)
     list(training.model.parameters())[-1].register_hook(lambda gradient: gradient + torch.inf)
     for step in range(2):

@@ -5,6 +5,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ class Trainer:
         recipe: Recipe,
         *,
         seed: int,
-        precision: Precision = "fp32",
+        precision: Precision,
         probe: int | None = None,
         output: Output | None = None,
     ) -> None:
@@ -148,36 +149,35 @@ class Trainer:
         if self.resumes:
             say(f"{self.output.title}: resumes from step {self.step}")
         self.write_metrics()
-        behind = int(self._asynchronous)
-        steps = self._read()
-        with TrainingBar(self.output.title, self.recipe.steps, self.step) as bar:
-            try:
-                while self.step < self.stopping.step or self.is_eval_step():
-                    tokens = Tokens()
-                    if not self.is_eval_step():  # else the run was stopped in that evaluation
-                        clock = time.perf_counter()
-                        split, examples, parts = next(steps)
-                        totals = compute_gradient(
-                            self.model, split, examples, parts, seed=self.seed, step=self.step, precision=self.precision
-                        )
-                        self.updates.append(
-                            update(
-                                self.model, self.optimizer, totals, self.recipe, step=self.step, last=self.stopping.step
-                            )
-                        )
-                        self.step += 1
-                        tokens = self.read_losses(0 if self.is_eval_step() or not self.losses else behind)
-                        self.window_seconds += time.perf_counter() - clock
-                    if self.is_eval_step():
-                        self.evaluate(stop, bar)
-                    bar.step(self.step, self.losses[-1], tokens.computed)
-                    if self._checkpoint_due():
-                        self.save()
-                    distributed.pause_all(stop.pending() or limit())
-                distributed.pause_all(stop.signalled())  # since the last step
-            except Paused:
-                self.save()
-                raise
+        model, recipe, rule, steps = self.model, self.recipe, self.stopping, self._read()
+        behind = int(self._asynchronous)  # updates whose loss an accelerator still computes
+        with TrainingBar(self.output.title, recipe.steps, self.step) as bar, self._saved_if_paused():
+            while self.step < rule.step or self.is_eval_step():
+                tokens = Tokens()
+                if not self.is_eval_step():  # else the run was stopped in that evaluation
+                    clock = time.perf_counter()
+                    totals = compute_gradient(
+                        model, *next(steps), seed=self.seed, step=self.step, precision=self.precision
+                    )
+                    self.updates.append(update(model, self.optimizer, totals, recipe, step=self.step, last=rule.step))
+                    self.step += 1
+                    tokens = self.read_losses(0 if self.is_eval_step() or not self.losses else behind)
+                    self.window_seconds += time.perf_counter() - clock
+                if self.is_eval_step():
+                    self.evaluate(stop, bar)
+                bar.step(self.step, self.losses[-1], tokens.computed)
+                if self._checkpoint_due():
+                    self.save()
+                distributed.pause_all(stop.pending() or limit())
+            distributed.pause_all(stop.signalled())  # since the last step
+
+    @contextmanager
+    def _saved_if_paused(self) -> Iterator[None]:
+        try:
+            yield
+        except Paused:
+            self.save()
+            raise
 
     def is_eval_step(self) -> bool:
         """Return True if an evaluation is due at this step and has not been made."""
