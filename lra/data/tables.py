@@ -173,9 +173,10 @@ def _value(where: str, row: dict[str, Any], name: str) -> Any:
     column = _column(row, name)
     if column is None:
         found = ", ".join(map(str.strip, row))
+        semicolons = "separate cells by commas, not semicolons"
         raise UserError(
             f"{where}: no column {name!r}, found {found}; task.text=NAME and task.label=NAME name columns; "
-            "task.data={train: FILE} leaves other files out"
+            f"{semicolons if ';' in found else 'task.data={train: FILE} leaves other files out'}"
         )
     return row[column]
 
