@@ -1,5 +1,6 @@
 """Sweepers of lra-train. Every Hydra application imports this module, so it imports lra and Optuna late."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ class OptunaSearch(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         from lra.cli import search
+        from lra.core.errors import UserError
+        from lra.core.signals import Paused
 
-        self.sweeper.sweep(arguments)
-        search.conclude(Path(self.config.out))
+        overrides = [*arguments, *(f"{key}={value}" for key, value in (self.config.hydra.sweeper.params or {}).items())]
+        try:
+            self.sweeper.sweep(arguments)
+        except Paused:
+            with suppress(UserError, SystemExit):
+                search.conclude(Path(self.config.out), overrides)
+            raise
+        search.conclude(Path(self.config.out), overrides)

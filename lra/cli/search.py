@@ -1,23 +1,28 @@
 """Hyper-parameter search by other sweepers, as `hydra/sweeper=optuna`: its objective, and the best settings."""
 
+import json
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import mean
+from typing import Any
 
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
 from lra.cli.command import FAILED
-from lra.config.cell import SWEEPER
-from lra.core.console import say
+from lra.config.cell import SWEEPER, names_a_cell, typed_keys
+from lra.config.rates import SYSTEM, System
+from lra.core.console import plural, say
 from lra.core.errors import UserError
+from lra.core.files import write_atomic
 from lra.data import TaskBuilder
 from lra.records.names import RECORD
 from lra.records.record import RunRecord
 from lra.records.runs import Run, read_runs
 
-if TYPE_CHECKING:  # takes half a second to import
-    import pandas as pd
-
-SYSTEM = ["task", "attention", "variant"]
+BEST = "best.yaml"  # the best settings of each system, in the results folder
 
 
 def is_search(hydra_cfg: DictConfig) -> bool:
@@ -42,49 +47,64 @@ def objective(record: RunRecord) -> float:
     return -best.perplexity if best.perplexity is not None else float("-inf")
 
 
-def ranked(runs: list[Run]) -> "pd.DataFrame":
-    """Return a row for each setting of each system, the best first, with mean and number of its finished seeds."""
-    import pandas as pd
+def best_settings(runs: list[Run], overrides: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the setting of each system with the best mean validation over its seeds, as rows of best.yaml.
 
-    rows = []
+    Args:
+        runs: finished ones.
+        overrides: command line of the search.
+    """
+    values: dict[str, set[str]] = defaultdict(set)
     for run in runs:
-        task = Path(run.name).parts[0].partition("-")[0]  # the option, without the name of the user's data
-        system = dict(zip(SYSTEM, (task, run.record.attention, run.record.variant), strict=True))
-        rows.append({**system, **run.record.settings, "validation": objective(run.record)})
-    frame = pd.DataFrame(rows)
-    searched = [key for key in frame.columns.drop([*SYSTEM, "validation"]) if frame[key].nunique(dropna=False) > 1]
-    means = frame.groupby([*SYSTEM, *searched], dropna=False).validation.agg(mean="mean", n="count").reset_index()
-    return means.sort_values([*SYSTEM, "mean"], ascending=[True] * len(SYSTEM) + [False], ignore_index=True)
+        for key in {key for other in runs for key in other.record.settings}:
+            values[key].add(json.dumps(run.record.settings.get(key)))
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    swept = typed_keys(override.input_line for override in parsed if override.is_sweep_override())
+    searched = {*filter(names_a_cell, swept)} | {key for key in values if len(values[key]) > 1}
+    found: dict[System, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        system = (Path(run.name).parts[0], *(getattr(run.record, name) for name in SYSTEM[1:]))
+        settings = {key: value for key, value in run.record.settings.items() if key in searched}
+        found[system][json.dumps(settings)].append(objective(run.record))
+    rows = []
+    for system, results in sorted(found.items()):
+        settings, best = max(results.items(), key=lambda item: mean(item[1]))
+        row = dict(zip(SYSTEM, system, strict=True))
+        rows.append({**row, "settings": json.loads(settings), "validation": mean(best), "n": len(best)})
+    return rows
 
 
-def option_lines(best: "pd.DataFrame") -> list[str]:
-    """Return the best settings as lines of an option file: of the first variant, if an attention has several."""
-    lines = []
-    for key in best.columns.drop([*SYSTEM, "mean", "n"]):
-        tasks = [
-            f"{task}:${{by_attention:{{{', '.join(f'{row.attention}:{row[key]}' for _, row in rows.iterrows())}}}}}"
-            for task, rows in best.drop_duplicates(["task", "attention"]).astype(object).groupby("task")
-        ]
-        lines.append(f"{key}: ${{by_task:{{{', '.join(tasks)}}}}}")
-    return lines
+def conclude(out: Path, overrides: Iterable[str]) -> None:
+    """Print the best settings of each system and data set with what failed, and write best.yaml.
 
-
-def conclude(out: Path) -> None:
-    """Print the best settings of each system, and YAML lines for an option file.
+    Args:
+        out: results folder.
+        overrides: command line of the search.
 
     Raises:
         UserError: no run is finished.
-        SystemExit: with exit code 1, after printing, if some runs failed.
+        SystemExit: a run failed. A diverged run is an answer of the search.
     """
     runs = read_runs(out) if any(out.rglob(RECORD)) else []
-    finished = [run for run in runs if run.record.status == "finished"]
+    names: dict[str, list[str]] = defaultdict(list)
+    for run in runs:
+        names[run.record.status].append(run.name)
+    if finished := [run for run in runs if run.record.status == "finished"]:
+        import pandas as pd
+
+        rows = best_settings(finished, overrides)
+        table = pd.DataFrame([{**row, **row["settings"]} for row in rows])
+        table = table[[*SYSTEM, *table.columns.difference([*SYSTEM, "settings", "validation", "n"]), "validation", "n"]]
+        say(f"best by validation in {out}:", to_stdout=True)
+        say(table.to_string(index=False, float_format="{:g}".format, na_rep="-"), to_stdout=True)
+        path = out / BEST
+        text = yaml.safe_dump(rows, default_flow_style=None, sort_keys=False, allow_unicode=True)
+        write_atomic(path, f"# Best settings by validation; rates={path} applies them.\n{text}".encode())
+        say(f"rates={path} trains each system with its own", to_stdout=True)
+    for status in ("diverged", "failed", "paused"):
+        if names[status]:
+            say(f"{plural(len(names[status]), 'run')} {status}: {', '.join(names[status])}")
     if not finished:
         raise UserError(f"{out}: no run of this search is finished")
-    say(f"best by validation in {out}:", to_stdout=True)
-    best = ranked(finished).groupby(SYSTEM).head(1)
-    say(best.to_string(index=False, float_format="{:g}".format), to_stdout=True)
-    for line in option_lines(best):
-        say(line, to_stdout=True)
-    if failed := [run.name for run in runs if run.record.status == "failed"]:
-        say(f"{len(failed)} runs failed: {', '.join(failed)}")
+    if names["failed"]:
         raise SystemExit(FAILED)

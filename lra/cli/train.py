@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from lra.cli import search, sweep
 from lra.cli.command import FAILED, command
+from lra.config import rates
 from lra.config.cell import cell_of, varied_keys
 from lra.config.settings import Settings, settings_of
 from lra.core.console import say, without_bars
@@ -50,9 +51,10 @@ def train(cfg: DictConfig) -> str | float:
         without_bars()
     if _paused:
         return "waiting"
+    found = rates.apply(cfg, hydra_cfg)
     if alone:
         settings_of(cfg)  # its mistakes come before those of a sweep
-    cell = cell_of(cfg, hydra_cfg, varied_keys(cfg, hydra_cfg))
+    cell = cell_of(cfg, hydra_cfg, [*varied_keys(cfg, hydra_cfg), *found])
     number = 0 if alone else hydra_cfg.job.num
     title = f"{cell} seed {cfg.seed}"
     if not alone:
@@ -60,7 +62,8 @@ def train(cfg: DictConfig) -> str | float:
     try:
         settings = settings_of(cfg)
         loggers_of(settings)
-        job = Job(settings=settings, system=assemble(settings), cell=cell, title=title, number=number)
+        system = assemble(settings)
+        job = Job(settings=settings, system=system, cell=cell, title=title, number=number, search=searching)
         if alone:
             _check_alone(settings, hydra_cfg.overrides.task)
         elif searching:

@@ -58,13 +58,27 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
     return Cell(task, *others, settings)
 
 
+def is_planned(hydra_cfg: DictConfig) -> bool:
+    """Return True for a job of `lra`'s own sweeper."""
+    return hydra_cfg.mode == RunMode.MULTIRUN and hydra_cfg.runtime.choices.get("hydra/sweeper") == SWEEPER
+
+
 def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
     """Return the keys that name a run's cell: those that `lra`'s sweeper varies, else overrides that decide numbers."""
-    if hydra_cfg.mode == RunMode.MULTIRUN and hydra_cfg.runtime.choices.get("hydra/sweeper") == SWEEPER:
+    if is_planned(hydra_cfg):
         return list(cfg.sweep.varied)
-    parsed = OverridesParser.create().parse_overrides(list(hydra_cfg.overrides.task))
-    keys = {key: None for override in parsed if not override.is_delete() for key in keys_of(override)}
-    return [key for key in keys if key.partition(".")[0] in DECIDING and key not in (*PLACED, *ROUNDING)]
+    return [key for key in typed_keys(hydra_cfg.overrides.task) if names_a_cell(key)]
+
+
+def typed_keys(overrides: Iterable[str]) -> list[str]:
+    """Return the keys that a command line sets."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return [*{key: None for override in parsed if not override.is_delete() for key in keys_of(override)}]
+
+
+def names_a_cell(key: str) -> bool:
+    """Return True for a key that decides numbers and has no level of its own in a run's path."""
+    return key.partition(".")[0] in DECIDING and key not in (*PLACED, *ROUNDING)
 
 
 def keys_of(override: Override) -> list[str]:

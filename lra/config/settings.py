@@ -38,6 +38,7 @@ class Settings:
     out: str
     kept: str | None
     overwrite: bool
+    rates: str | None
     describe: bool
     rerun: str | None
     probe: PositiveInt | None

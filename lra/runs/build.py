@@ -208,6 +208,7 @@ class Job:
     Args:
         title: prefix of its messages.
         number: of the job in its sweep.
+        search: True if it is a trial of a search, which prints its validation.
     """
 
     settings: Settings
@@ -215,6 +216,7 @@ class Job:
     cell: Cell
     title: str
     number: int = 0
+    search: bool = False
 
     @property
     def folder(self) -> Path:

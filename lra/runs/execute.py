@@ -107,9 +107,9 @@ def _tested(trainer: Trainer, began: float) -> dict[str, Any]:
     )
     diagnoses = {} if predictions is None else diagnose_and_save(job, task, predictions)
     selection = job.system.recipe.selection
-    chosen = test[selection]
-    score = f"test {task.metric} {chosen[task.metric]:.2f} ({selection}, step {chosen['step']})"
-    if task.best_baseline is not None:
+    split, rule, chosen = ("validation", "best", trainer.best) if job.search else ("test", selection, test[selection])
+    score = f"{split} {task.metric} {chosen[task.metric]:.2f} ({rule}, step {chosen['step']})"
+    if task.best_baseline is not None and not job.search:
         name, baseline = task.best_baseline
         score += f"; best trivial baseline {baseline:.2f} ({name})"
     say(f"{job.title}: {score}; {time.monotonic() - began:.0f} s; {job.folder}", to_stdout=True)

@@ -20,6 +20,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from lra.config import rates
 from lra.config.cell import PLACED, Cell, cell_of, keys_of
 from lra.config.compose import options
 from lra.config.configure import check_packages, check_value
@@ -120,7 +121,18 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
             f"{clash[0].cell}: two rows of this sweep would share this cell of the table, with {key} {one} and {two}; "
             "give data sets a task.name, and other rows an out, of their own"
         )
+    _check_rates(rows)
     return Plan(out=Path(outs[0]), varied=keys, rows=rows)
+
+
+def _check_rates(rows: list[PlannedCell]) -> None:
+    """Print the cells for whose system `rates` has no settings. Raises UserError if it has none for all of them."""
+    path = rows[0].settings.rates
+    without = [] if path is None else [row.cell for row in rows if rates.found(path, row.cell) is None]
+    if without and len(without) == len(rows):
+        raise UserError(rates.no_row(path, without))
+    if without:
+        say(f"{rates.no_row(path, without)}; they keep their own")
 
 
 def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
@@ -215,6 +227,7 @@ def _composed(loader: ConfigLoader, config: DictConfig, overrides: list[str]) ->
     composed = loader.load_sweep_config(config, overrides)
     check_packages(overrides, composed)
     HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration
+    rates.apply(composed, composed.hydra)
     return settings_of(composed), composed
 
 

@@ -1,0 +1,70 @@
+"""Settings of each system from a file that a search wrote: `rates=FILE`.
+
+The file is a list of `{task: , protocol: , attention: , variant: , settings: {KEY: value}}`; `task` is the first level
+of a run's path. Keys that the command line sets stay.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from lra.config.cell import PLACED, Cell, cell_of, is_planned, typed_keys
+from lra.core.errors import UserError
+from lra.core.files import read_yaml
+
+SYSTEM = PLACED[:4]
+System = tuple[str, ...]
+
+
+def apply(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
+    """Set in a composed configuration what `rates` has for its system.
+
+    Returns:
+        The keys that it set, unless a planned sweep does so for all of its cells: they are part of the run's name.
+
+    Raises:
+        UserError: the file cannot be read, has an unknown key, or no row for the system of a single run.
+    """
+    if cfg.rates is None:
+        return []
+    cell = cell_of(cfg, hydra_cfg, [])
+    settings = found(cfg.rates, cell)
+    if settings is None:
+        if is_planned(hydra_cfg):
+            return []
+        raise UserError(no_row(cfg.rates, [cell]))
+    typed = typed_keys(hydra_cfg.overrides.task)
+    keys = [key for key in settings if key not in typed]
+    for key in keys:
+        if key in hydra_cfg.runtime.choices:
+            raise UserError(f"rates={cfg.rates}: {key} is a choice; type {key}={settings[key]}")
+        if OmegaConf.select(cfg, key, default=...) is ...:
+            raise UserError(f"rates={cfg.rates}: {key}: unknown key")
+        OmegaConf.update(cfg, key, settings[key])
+    return [] if is_planned(hydra_cfg) else keys
+
+
+def found(path: str, cell: Cell) -> dict[str, Any] | None:
+    """Return the settings of a file for the system of a cell; None without a row. Raises UserError."""
+    return _rows(str(path)).get(tuple(getattr(cell, name) for name in SYSTEM))
+
+
+def no_row(path: str, cells: list[Cell]) -> str:
+    """Return the message for cells whose system has no row."""
+    known = ", ".join("/".join(system) for system in _rows(str(path)))
+    return f"rates={path}: no settings for {', '.join(map(str, cells))}; it has {known}"
+
+
+@cache
+def _rows(path: str) -> dict[System, dict[str, Any]]:
+    """Return the settings of each system in a file. Raises UserError."""
+    try:
+        return {tuple(row[name] for name in SYSTEM): dict(row["settings"]) for row in read_yaml(Path(path))}
+    except OSError as error:
+        raise UserError(f"rates={path}: {error.strerror}; expected the best.yaml of a search") from None
+    except (yaml.YAMLError, TypeError, KeyError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"rates={path}: expected a list of {', '.join(SYSTEM)} and settings: {reason}") from None
