@@ -76,6 +76,8 @@ def test_texts_with_the_names_of_their_classes(cli: Commands, tokens: str) -> No
     assert model.classes == sorted(COLOURS)
     texts = [row.partition(",")[0].format(n=n, split="test", label=COLOURS[n % 3]) for n in range(25)]
     assert numbers(model, texts) == np.load(folder / PREDICTIONS)[0].tolist()
+    with pytest.raises(lra.UserError, match="'': expected a text of at least one token"):
+        model.predict([""])
 
 
 def test_pairs_of_texts(cli: Commands) -> None:
