@@ -1,6 +1,5 @@
 """lra-train: one run, or a sweep of runs."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing import parent_process
 from pathlib import Path
@@ -65,7 +64,7 @@ def train(cfg: DictConfig) -> str | float:
         system = assemble(settings)
         job = Job(settings=settings, system=system, cell=cell, title=title, number=number, search=searching)
         if alone:
-            _check_alone(settings, hydra_cfg.overrides.task)
+            _check_alone(settings, hydra_cfg)
         elif searching:
             search.check(job.system.builder)
         if settings.describe:
@@ -98,11 +97,11 @@ def train(cfg: DictConfig) -> str | float:
     return outcome
 
 
-def _check_alone(settings: Settings, overrides: Sequence[str]) -> None:
+def _check_alone(settings: Settings, hydra_cfg: DictConfig) -> None:
     """Raise UserError for the command line of a single run that chooses nothing, or what only a sweep has."""
     if settings.also:
         raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
-    if not overrides:
+    if not hydra_cfg.overrides.task and hydra_cfg.job.config_name == "train":
         raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
 
 

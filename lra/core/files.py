@@ -19,7 +19,7 @@ PARTIALS = ".*.tmp"  # the pattern of the temporary names
 
 
 class Held(UserError):
-    """Another process holds the lock; the message names the file."""
+    """Another process holds the lock; the message names the folder."""
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def hold(path: Path, patience: float) -> Iterator[None]:
     try:
         lock.acquire(timeout=patience)
     except Timeout:
-        raise Held(f"another process holds {path}") from None
+        raise Held(f"another process works in {path.parent}") from None
     try:
         yield
     finally:
