@@ -1,6 +1,5 @@
 """lra-train: one run, or a sweep of runs."""
 
-from dataclasses import replace
 from multiprocessing import parent_process
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from lra.runs.rerun import rerun
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
 """Keys that may accompany `rerun=...`: they decide no number."""
 QUICK = "lra-train experiment=small_listops train.steps=800"
-RERUNS = "reruns"  # default results folder of `rerun=...`
 
 _paused = False  # in a worker of joblib: the sweep is being stopped
 
@@ -112,10 +110,9 @@ def _rerun(cfg: DictConfig) -> str:
     if others:
         raise UserError(f"{others[0]}: not with rerun=...; the record sets everything except {', '.join(RERUN[1:])}")
     settings = settings_of(cfg)
-    if not any(override.key_or_group == "out" for override in parsed):
-        settings = replace(settings, out=RERUNS)
+    default_out = not any(override.key_or_group == "out" for override in parsed)
     try:
-        equal = rerun(Path(settings.rerun), settings)
+        equal = rerun(Path(settings.rerun), settings, default_out)
     except (ValueError, OSError) as error:
         raise UserError(f"rerun={cfg.rerun}: {error}") from None
     if not equal:

@@ -274,7 +274,7 @@ def _unknown_of_hydra(key: str, config_name: str, overrides: Iterable[str]) -> s
     node = OmegaConf.select(cfg, parent)
     known = [str(each) for each in node if not str(each).startswith("_")] if isinstance(node, DictConfig) else []
     if not known:
-        return f"{key}: {chosen} has no options; others may, as {choice}=..."
+        return f"{key}: unknown key" + (f"; {chosen} has no options" if choice in cfg.hydra.runtime.choices else "")
     return f"{key}: {chosen} has no {name!r}; {did_you_mean(name, known)}"
 
 
