@@ -65,9 +65,10 @@ def test_two_options_of_one_task_have_places_of_their_own(kept: Commands) -> Non
 
 
 def test_keys_that_came_later_are_no_difference(kept: Commands) -> None:
-    """A record from before `dropout_over` was a key."""
+    """A record from before `dropout_over` was a key, with the former `compile: null` of a CPU."""
     whole = record.read(SIMPLE / record.NAME)
     assert whole["config"]["model"].pop("dropout_over") == "values"
+    whole["config"]["train"]["compile"] = None
     record.write(SIMPLE, whole)
     code, out, _ = kept(train.main, f"rerun={SIMPLE}")
     assert (code, out.splitlines()[-1]) == (0, f"{SIMPLE}: equal to the last bit ({AGAIN})")
@@ -96,7 +97,7 @@ def test_what_is_not_as_it_was_is_told(kept: Commands) -> None:
     record.write(SIMPLE, run)
     code, out, _ = kept(train.main, f"rerun={SIMPLE}")
     assert code == 1
-    told = out[out.index(str(SIMPLE)) :].splitlines()
+    told = out[out.index(f"{SIMPLE}: ") :].splitlines()
     correct = run["test"]["last"]["correct"]
     assert told[:3] == [
         f"{SIMPLE}: not equal to the last bit ({AGAIN})",

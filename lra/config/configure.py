@@ -248,8 +248,8 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         if group == "hydra/sweeper/sampler" and not error.options:
             return "hydra/sweeper=optuna: not installed; pip install hydra-optuna-sweeper"
         own = group in OWN_GROUPS and not USER_OPTIONS.is_dir()
-        where = f" (there is no folder {USER_OPTIONS} here, where options of your own would be)" if own else ""
-        return f"{group}={name}: no such option{where}; {did_you_mean(name, error.options)}"
+        where = f"; options of your own are in a folder {USER_OPTIONS}, which is not here" if own else ""
+        return f"{group}={name}: no such option; {did_you_mean(name, error.options)}{where}"
     if isinstance(error, ConfigCompositionException):
         key = re.search(r"Could not override '([^'@]+)", str(error)) or re.search(r"Key '(.+?)' is not", str(error))
         if key and key[1].startswith("hydra."):

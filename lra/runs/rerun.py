@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from lra.config.cell import Cell
+from lra.config.configure import comparable
 from lra.config.settings import RESULT_KEYS, Settings, checked
 from lra.core.console import say
 from lra.core.errors import UserError
@@ -168,7 +169,7 @@ def _known(config: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(whole: RunRecord) -> dict[str, Any]:
-    return {**whole.config["train"], **whole.auto}
+    return {**comparable(whole.config)["train"], **whole.auto}
 
 
 def measurements(kept: Run) -> list[dict[str, Any]]:
