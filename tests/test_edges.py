@@ -56,7 +56,7 @@ def test_every_key_with_an_impossible_value(value: object) -> None:
     [
         ("attention=simple,foo", "attention=foo: no such option; known: "),
         ("model.dpeth=1,2", "model.dpeth: unknown key; did you mean 'model.depth'?"),
-        ("attention=null", "Config group override must be a string"),
+        ("attention=null", "attention=null: expected the name of an option"),
         ("seed=range(3,1)", "seed=range(3,1): expected a list"),
         ("out=a,b", "differs between the runs of this sweep (a, b)"),
         ("out='~/x'", "out=~/x: expected a folder"),

@@ -285,7 +285,9 @@ def test_trivial_baselines_are_the_last_rows(folder: Path) -> None:
     names = re.findall(r"^\| (\S+)", Report(folder).texts()[README], re.MULTILINE)
     assert names == ["system", "---", "Transformer", "Linear", "Simple", "*baseline:", "*baseline:"]
     tex = Report(folder).texts()[TABLE_TEX]
-    assert tex.count(r"\midrule") == 2 and tex.index("Simple &") < tex.rindex(r"\midrule") < tex.index("baseline:")
+    assert tex.count(r"\midrule") == 2 and tex.index("Simple &") < tex.rindex(r"\midrule") < tex.index(
+        "majority class &"
+    )
 
 
 def test_significant_differences_are_counted(folder: Path) -> None:
@@ -367,8 +369,44 @@ def test_names_are_text_in_every_format(tmp_path: Path) -> None:
     assert r"\<script>" in readme and r"\]\(" not in readme and r"\](javascript" in readme
     assert len(re.findall(r"(?<!\\)\|", readme)) == 4
     tex = next(line for line in (tmp_path / TABLE_TEX).read_text().splitlines() if "zq7x" in line)
-    assert set(re.findall(r"\\[A-Za-z]+", tex)) <= {r"\textbackslash", r"\pm"}
+    assert set(re.findall(r"\\[A-Za-z]+", tex)) <= {r"\textbackslash", r"\pm", r"\tnote"}
     assert "\n=" not in (tmp_path / TABLE).read_text() and ",=" not in (tmp_path / TABLE).read_text()
+
+
+def test_each_mark_of_a_table_in_latex_has_its_note(folder: Path) -> None:
+    for seed, accuracy in enumerate((45.0, 45.1, 45.2, 45.3), start=1):
+        put(folder, seed, accuracy)
+    report = Report(folder)
+    text = report.texts()[TABLE_TEX]
+    header, *rows = re.findall(r"^(.* & .*) \\\\$", text, re.MULTILINE)
+    systems = report.cells.system.tolist()
+    assert [line.count(" & ") for line in rows] == [header.count(" & ")] * len(systems)
+    assert [line.partition(" & ")[0] for line in rows] == systems
+    marks = [mark for found in re.findall(r"\\tnote{(.*?)}", text) for mark in found.split(",")]
+    notes = re.findall(r"^\\item\[(.)\] .+\.$", text, re.MULTILINE)
+    assert sorted(set(marks)) == sorted(notes) and len(notes) > 2
+    marked = next(line for line in rows if line.startswith("Simple"))
+    assert f"{report.cells.set_index('system').loc['Simple', 'mean']:.2f}" in marked and r"\tnote{*" in marked
+    opened, closed = (re.findall(rf"\\{word}{{(\w+)}}", text) for word in ("begin", "end"))
+    assert opened == ["table", "threeparttable", "tabular", "tablenotes"]
+    assert closed == ["tabular", "tablenotes", "threeparttable", "table"]
+    assert r"\caption{" in text and r"\label{tab:" in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex; install TeX Live with its latex-extra")
+def test_a_table_with_any_names_compiles(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    names = [HOSTILE, "a^b~c\\d", "{x}%#&_$", "Nyströmformer √L ± ² …", '`code` "quoted" [a]']
+    for place, name in enumerate(names):
+        put(
+            folder, 1, 37.0, attention=f"mine{place}", variant="transformer", row={"name": name, "complexity": "O(L√L)"}
+        )
+    paper = tmp_path_factory.mktemp("paper")
+    head = r"\documentclass{article}\usepackage{booktabs,threeparttable}\begin{document}"
+    (paper / "paper.tex").write_text(f"{head}{Report(folder).texts()[TABLE_TEX]}\\end{{document}}\n")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=paper, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0 and "Missing character" not in done.stdout, done.stdout[-2000:]
 
 
 def test_no_text_of_a_table_is_a_formula() -> None:

@@ -97,8 +97,15 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON without NaN and infinities. Raises ValueError."""
-    return json.loads(text, parse_constant=_refuse_constant)
+    """Parse JSON without NaN, infinities and repeated names in an object. Raises ValueError."""
+    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError(f"a name is repeated in {', '.join(name for name, _ in pairs)}")
+    return fields
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from lra.records.names import README, SEEDS, SEEDS_FIGURE, TABLE, TABLE_TEX
 from lra.report.figures import caption
 from lra.report.frame import CELL
-from lra.report.tables import significance, unbeaten
+from lra.report.tables import MARK, significance, unbeaten
 
 if TYPE_CHECKING:
     from lra.report import Report
@@ -36,7 +36,14 @@ SHOWN = {  # in a page, by column of the frame of cells
     "lr": "learning rate", "best_val": "best validation", "train_seconds": "training (s)",
     "parameters": "parameters", "seeds": "seeds",
 }  # fmt: skip
-TEX = {"±": r"$\pm$", "²": "$^2$", "√": r"$\sqrt{\,}$", "…": r"\ldots{}", "−": "$-$"}
+TEX = {
+    **{letter: rf"\{letter}" for letter in "&%$#_{}"},
+    **{letter: f"${letter}$" for letter in "<>|"},
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row they would be options of the row before
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "\n": r"\\", "±": r"$\pm$", "²": "$^2$", "−": "$-$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
+    "…": r"\ldots{}",
+}  # fmt: skip
 
 
 def texts(report: "Report") -> dict[str, str]:
@@ -91,8 +98,7 @@ def readme(report: "Report") -> str:
     return _environment(autoescape=False).get_template("readme.md.j2").render(
         **_facts(report),
         figure=SEEDS_FIGURE,
-        metrics=" or ".join(METRICS[name] for name in report.cells.metric.unique()),
-        rules=[RULES[rule] for rule in report.frame.selection.unique()],
+        subject=_subject(report),
         matrix=markdown(matrix.table),
         solved=markdown(matrix.solved, left=1) if len(matrix.solved) else "",
         steps=markdown(matrix.steps, left=1) if len(matrix.steps) else "",
@@ -129,6 +135,13 @@ def sections(report: "Report") -> list[dict[str, Any]]:
         caveats = [f"{row.system}: {row.footnotes}" for row in whole.itertuples() if row.footnotes]
         found.append({"name": name, "unbeaten": unbeaten(cells), "table": html(shown), "caveats": caveats})
     return found
+
+
+def _subject(report: "Report") -> str:
+    """Return what the numbers of the table are."""
+    metrics = " or ".join(METRICS[name] for name in report.cells.metric.unique())
+    rules = " or ".join(RULES[rule] for rule in report.frame.selection.unique())
+    return f"Test {metrics}, mean ± sd over seeds, {rules}."
 
 
 def _facts(report: "Report") -> dict[str, Any]:
@@ -171,20 +184,56 @@ def escape(text: str) -> str:
 
 
 def latex(report: "Report") -> str:
-    """Return the table in LaTeX, for booktabs."""
-    frame = report.matrix.table.map(_plain).rename(columns=_plain)
-    columns = "ll" + "r" * (len(frame.columns) - 2)
-    text = frame.to_latex(index=False, escape=True, column_format=columns)
-    for letter, command in TEX.items():
-        text = text.replace(letter, command)
-    text = re.sub(r"^baseline: ", r"\\midrule\n\g<0>", text, count=1, flags=re.MULTILINE)
-    notes = "".join(f"% {letter}: {note}\n" for letter, note in report.matrix.notes.items())
-    return f"% By lra-report; needs \\usepackage{{booktabs}}.\n{notes}{text}"
+    """Return the table in LaTeX, for booktabs and threeparttable: caption, label, and the footnotes as notes."""
+    frame = report.matrix.table
+    notes = [rf"\item[{letter}] {tex(note)}." for letter, note in report.matrix.notes.items()]
+    if stars := significance(report.cells):
+        mark, text = (MARK, stars.removeprefix(MARK).strip()) if stars.startswith(MARK) else ("", stars)
+        notes.append(rf"\item[{mark}] {tex(text)}.")
+    rows = [" & ".join(map(_tex_cell, row)) + r" \\" for row in frame.itertuples(index=False)]
+    headers = [re.sub(r"(?<=,) | (?=\(n = )", "\n", name) for name in frame.columns]
+    count = report.cells[report.cells.kind == "system"].system.nunique()
+    trivial = "Below the second line: trivial baselines." if rows[count:] else ""
+    caption = " ".join(filter(None, [_subject(report), trivial, unbeaten(report.cells)]))
+    label = re.sub("[^a-z0-9]+", "-", report.title.lower()).strip("-")
+    lines = [
+        r"% By lra-report; needs \usepackage{booktabs,threeparttable}. If too wide: table* or sidewaystable.",
+        r"\begin{table}",
+        r"\centering\small",
+        r"\begin{threeparttable}",
+        rf"\caption{{{tex(caption)}}}",
+        rf"\label{{tab:{label}}}",
+        r"\setlength{\tabcolsep}{5pt}",
+        rf"\begin{{tabular}}{{ll{'r' * (len(frame.columns) - 2)}}}",
+        r"\toprule",
+        " & ".join(rf"\shortstack[r]{{{_tex_cell(name)}}}" for name in headers) + r" \\",
+        r"\midrule",
+        *rows[:count],
+        *([r"\midrule"] if rows[count:] else []),
+        *rows[count:],
+        r"\bottomrule",
+        r"\end{tabular}",
+        *([r"\begin{tablenotes}\footnotesize", *notes, r"\end{tablenotes}"] if notes else []),
+        r"\end{threeparttable}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
-def _plain(text: str) -> str:
-    """Return a cell without its footnote marks and emphasis."""
-    return re.sub(r"<sup>.*?</sup>", "", re.sub(r"^\*(.*)\*$", r"\1", text))
+def _tex_cell(text: str) -> str:
+    """Return a cell in LaTeX, with its star and footnote letters as marks."""
+    body, star, letters = re.fullmatch(r"(.*?)(\*?)(?:<sup>([a-z,]+)</sup>)?", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    if body.startswith("*baseline: "):
+        body, star = body.removeprefix("*baseline: "), ""
+    marks = ",".join(filter(None, [star, letters]))
+    return tex(body) + (rf"\tnote{{{marks}}}" if marks else "")
+
+
+def tex(text: str) -> str:
+    """Escape a text for LaTeX. Letters beyond those of `TEX` and of Europe's languages need LuaLaTeX and a font."""
+    text = re.sub("[" + re.escape("".join(TEX)) + "]", lambda found: TEX[found[0]], text)
+    text = re.sub("`(.*?)`", r"\\texttt{\1}", text)
+    return re.sub(r"√(\w)?", lambda found: rf"$\sqrt{{{found[1] or ''}}}$", text)
 
 
 def html(frame: pd.DataFrame) -> str:
