@@ -109,7 +109,7 @@ def readme(report: "Report") -> str:
     )  # fmt: skip
 
 
-def page(report: "Report", figures: Mapping[str, str]) -> str:
+def page(report: "Report", figures: Mapping[str, list[str]]) -> str:
     """Return index.html, which needs no other file."""
     assets = HERE / "assets"
     return _environment(autoescape=True).get_template("page.html.j2").render(
@@ -203,7 +203,7 @@ def latex(report: "Report") -> str:
         r"\begin{threeparttable}",
         rf"\caption{{{tex(caption)}}}",
         rf"\label{{tab:{label}}}",
-        r"\setlength{\tabcolsep}{5pt}",
+        r"\setlength{\tabcolsep}{4pt}",
         rf"\begin{{tabular}}{{ll{'r' * (len(frame.columns) - 2)}}}",
         r"\toprule",
         " & ".join(rf"\shortstack[r]{{{_tex_cell(name)}}}" for name in headers) + r" \\",
