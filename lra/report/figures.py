@@ -29,7 +29,7 @@ COLOURS = (  # of a system: that of its place in the order of tables, in every f
     "#7b3294", "#000000", "#56b4e9", "#b8860b", "#6b8e23", "#17a2b8",
 )  # fmt: skip
 LINES = ("-", "--", ":", "-.")  # of systems with one colour, as are the markers
-DOT, CROSS, RULE, OTHERS = COLOURS[0], COLOURS[4], COLOURS[2], "#cccccc"
+DOT, CROSS, RULE, OTHERS = COLOURS[0], COLOURS[4], COLOURS[2], "#b0b0b0"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 GROUPS = ("depth", "length", "position")  # of test examples, in records
 LOOK = {
@@ -67,7 +67,7 @@ def drawn(report: "Report") -> tuple[str, dict[str, list[str]]]:
         "Training time and test result": _cost,
         "Test accuracy by depth and length": _groups,
     }
-    columns, styles = report.columns(), _styles(report.cells)
+    columns, styles = report.columns(), styles_of(report.cells)
     with styled(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks
         figures = {title: _panels(columns, panel, styles) for title, panel in draw.items()}
@@ -116,6 +116,8 @@ def _panels(columns: list[Panel], draw: Callable[..., bool], styles: dict[str, S
             for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
     if handles:
+        first = [style["label"] for style in styles.values() if style["label"] in handles]
+        handles = {label: handles[label] for label in dict.fromkeys([*first, *handles])}
         across = 2 if max(map(len, handles)) < LONGEST // 2 + 4 else 1
         figure = Figure(figsize=(WIDTH, LINE * math.ceil(len(handles) / across) + 0.1))
         figure.legend(handles.values(), handles.keys(), loc="center", ncols=across)
@@ -123,8 +125,8 @@ def _panels(columns: list[Panel], draw: Callable[..., bool], styles: dict[str, S
     return panels
 
 
-def _styles(cells: pd.DataFrame) -> dict[str, Style]:
-    """Return the style of each system: the colour of its attention and variant, and a line among those of one colour."""
+def styles_of(cells: pd.DataFrame) -> dict[str, Style]:
+    """Return the style of each system: its colour everywhere, and a line where a report shares a colour."""
     styles: dict[str, Style] = {}
     own = cells[cells.kind == "system"].sort_values("place").drop_duplicates("system")
     alike = Counter[str]()
@@ -141,7 +143,7 @@ def _styles(cells: pd.DataFrame) -> dict[str, Style]:
     return styles
 
 
-def _highlighted(cells: pd.DataFrame) -> list[str]:
+def highlighted(cells: pd.DataFrame) -> list[str]:
     """Return the systems that curves show in colour: all if they are few, else Transformer, the variants of Simple and
     the best."""
     own = cells[cells.kind == "system"]
@@ -253,7 +255,7 @@ def curve(metrics: list[dict[str, Any]], metric: str) -> list[tuple[int, float]]
 
 def _curves(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[str, Style]) -> bool:
     """The mean over seeds of the validation result by step."""
-    shown = _highlighted(cells)
+    shown = highlighted(cells)
     for name in cells[cells.kind == "system"].system:
         by_step: dict[int, list[float]] = defaultdict(list)
         mine = present(runs[runs.system == name])
@@ -271,8 +273,6 @@ def _curves(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[
 
 def _cost(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[str, Style]) -> bool:
     """Mean test result by the median of the training time."""
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
-
     times = []
     for row in cells[(cells.kind == "system") & (cells.n > 0)].to_dict("records"):
         seconds = runs[(runs.system == row["system"]) & runs.score.notna()].train_seconds.dropna()
@@ -282,18 +282,23 @@ def _cost(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[st
             axis.plot(times[-1:], [row["mean"]], **style)
     if len(times) < 2:
         return False
-    wide = max(times) > 3 * min(times)
-    if wide:
-        axis.set_xscale("log")
-    several_decades = max(times) > 30 * min(times)
-    axis.xaxis.set_major_locator(
-        LogLocator(subs=(1.0,) if several_decades else (1.0, 2.0, 5.0)) if wide else MaxNLocator(4)
-    )
-    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-    axis.xaxis.set_minor_formatter(NullFormatter())
+    seconds_axis(axis, times)
     axis.set_xlabel("training time (s)")
     axis.set_ylabel(_unit(cells))
     return True
+
+
+def seconds_axis(axis: "Axes", times: list[float]) -> None:
+    """Label few times: on a log scale if they differ by more than a factor of three."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+
+    wide = max(times) > 3 * min(times)
+    if wide:
+        axis.set_xscale("log")
+    digits = (1.0,) if max(times) > 30 * min(times) else (1.0, 2.0, 5.0)
+    axis.xaxis.set_major_locator(LogLocator(subs=digits, numticks=6) if wide else MaxNLocator(4))
+    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _groups(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[str, Style]) -> bool:
@@ -304,7 +309,7 @@ def _groups(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[
     ]  # fmt: skip
     if not names:
         return False
-    shown = _highlighted(cells)
+    shown = highlighted(cells)
     for system in cells[cells.kind == "system"].system:
         total, correct = Counter[str](), Counter[str]()
         for run in present(runs[runs.system == system]):
