@@ -69,20 +69,26 @@ def package(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("end", ["lowest", "newest"], ids=["lowest", "newest"])
 def versions(session: nox.Session, end: str) -> None:
-    """A part of the tests with the lowest or newest packages that pyproject.toml allows (but torch)."""
+    """A part of the tests, and all of compiled and packed blocks, with the lowest or newest packages that are allowed.
+
+    The newest torch is that of constraints.txt.
+    """
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     wanted = [Requirement(each) for each in project["dependencies"]]
     wanted += [Requirement(project["optional-dependencies"][name][0]) for name in ("tensorboard", "wandb")]
-    pins = [line for line in Path("constraints.txt").read_text().splitlines() if line.startswith("torch==")]
     if end == "lowest":
         bounds = {each.name: next(s.version for s in each.specifier if s.operator == ">=") for each in wanted}
-        pins += [f"{name}=={version}" for name, version in bounds.items() if name != "torch"]
+        pins = [f"{name}=={version}" for name, version in bounds.items()]
+    else:
+        pins = [line for line in Path("constraints.txt").read_text().splitlines() if line.startswith("torch==")]
     constraints = Path(session.create_tmp()) / "constraints.txt"
     constraints.write_text("\n".join(pins) + "\n")
     session.install("-c", str(constraints), "torch")
     tools = ("pytest", "pytest-xdist", "hatchling", "hatch-vcs", "editables")
     session.install("-c", str(constraints), "-e", ".[tensorboard,wandb]", *tools)
-    names = ("attention", "model", "fit", "train", "report")
+    names = ("attention", "model", "train", "report")
     chosen = "not test_attention or simple or softmax"
     files = [f"tests/test_{name}.py" for name in names]
     session.run("pytest", "-n", "auto", "-k", chosen, *files, *session.posargs)
+    slow = [f"tests/test_{name}.py" for name in ("compiled", "packing", "fit")]
+    session.run("pytest", "-n", "auto", "-m", "slow or not (slow or gpu)", *slow, *session.posargs)

@@ -9,12 +9,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+import yaml
 from support import TINY_MODEL, mask_of, mixer_of, model_of, noise, options, stub_task
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lra.core.errors import UserError
+from lra.core.paths import conf_dir
 from lra.model.model import Model
 from lra.ops.dropout import Dropout, set_keys
 from lra.ops.packing import Packed
@@ -23,6 +25,12 @@ from lra.training.update import compile_blocks
 THREE = {  # graphs, where one or two serve all lengths of the others
     "bigbird", "gated_deltanet", "lru", "mamba2", "mlstm", "reformer", "retention", "s5", "sinkhorn",
 }  # fmt: skip
+ROWS = [
+    pytest.param(row["option"], packs, marks=[] if (row["option"], packs) == ("simple", True) else pytest.mark.slow)
+    for row in yaml.safe_load((conf_dir() / "table1.yaml").read_text())["systems"]
+    if "option" in row
+    for packs in (True, False)
+]
 NAMES = [pytest.param(name, marks=[] if name == "simple" else pytest.mark.slow) for name in options("attention")]
 
 
@@ -77,23 +85,34 @@ def test_a_compiled_block_is_one_graph_with_the_numbers_of_a_plain_one(
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["simple", pytest.param("performer", marks=pytest.mark.slow)])
-def test_two_graphs_serve_the_packed_batches_of_all_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They do not depend on numbers of documents and rows, and have the numbers of plain blocks."""
-    model, plain = compiled_and_plain(monkeypatch, 400, "protocol=strict", f"attention={name}")
+@pytest.mark.parametrize(("system", "packs"), ROWS)
+def test_rows_of_table_1_train_with_the_gradients_of_plain_blocks(
+    system: str, packs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few graphs serve batches of other documents and rows."""
+    models = compiled_and_plain(monkeypatch, 400, "task=text", "protocol=strict", f"system={system}")
     counters = torch._dynamo.utils.counters
     counters.clear()
-    for lengths in ([97, 300, 1], [131, 9, 400, 260, 3], [10, 300], [9, 8, 7, 6]):
-        packed = Packed.of(np.array(lengths), max(lengths), torch.device("cpu"))
-        outputs = []
-        for each in (model, plain):
-            set_keys(each, seed=1, step=3, rows=range(len(lengths)))
-            x = noise(packed.chunk_mask.numel(), 6)
-            for block in each.blocks:
-                x = block(x, None, None, packed)
-            outputs.append(x[packed.chunk_mask.flatten()])
-        torch.testing.assert_close(*outputs, rtol=0, atol=1e-10)
-    assert not counters["graph_break"] and counters["stats"]["unique_graphs"] <= 2
+    for lengths in ([97, 300, 1], [131, 9, 400, 260, 3], [9, 8, 7, 6]):
+        pairs = []
+        for model in models:
+            set_keys(model, seed=1, step=3, rows=range(len(lengths)))
+            mask = mask_of(lengths, max(lengths))
+            packed = Packed.of(np.array(lengths), max(lengths), torch.device("cpu")) if packs else None
+            real = packed.chunk_mask.flatten() if packs else mask
+            x = noise(*real.shape, 6).requires_grad_()
+            y = x
+            for block in model.blocks:
+                y = block(y, None, None, packed) if packs else block(y, mask)
+            y = y[real]
+            weights = [*model.blocks.parameters()]
+            gradients = torch.autograd.grad((y * noise(*y.shape, seed=9)).sum(), [x, *weights], allow_unused=True)
+            pairs.append([y, *gradients])
+        for actual, expected in zip(*pairs, strict=True):
+            assert (actual is None) == (expected is None)
+            if expected is not None:
+                assert (actual - expected).abs().max() <= 1e-10 * expected.abs().max().clamp(min=1)
+    assert not counters["graph_break"] and 1 <= counters["stats"]["unique_graphs"] <= (3 if system in THREE else 2)
 
 
 @pytest.mark.slow

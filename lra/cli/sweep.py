@@ -189,7 +189,7 @@ def conclude(broken: str = "", code: int = 0) -> None:
     say(f"{counts['finished']} of {len(outcomes)} runs finished{''.join(others)}")
     for folder, (status, reason) in outcomes.items():
         if status == "running":
-            say(f"{folder}: at work elsewhere ({reason})")
+            say(f"{folder}: another process trains it")
         elif status != "finished" and not (code and status == "waiting"):
             say(f"{folder}: {status}: {reason}{' (error.log has the traceback)' if status == 'failed' else ''}")
     code = code or _exit_code({status for status in counts if status != "finished"}) or (FAILED if broken else 0)
