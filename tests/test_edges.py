@@ -180,7 +180,7 @@ def test_a_second_command_begins_with_free_runs(cli: Commands) -> None:
         code, out, err = cli(train.main, *SWEEP, "out=runs", "seed=1,2,3")
     assert code == 75, err
     assert "error" not in err
-    assert "another process holds" in err
+    assert "another process trains it" in err
     assert "2 of 3 runs finished, 1 running" in err
     assert out.index("seed 2: test accuracy") < out.index("seed 3: test accuracy")
 

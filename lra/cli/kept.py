@@ -16,7 +16,7 @@ from lra.records.record import Provenance, RunRecord
 from lra.records.runs import Run, read_runs, unpack
 from lra.runs.build import Job
 from lra.runs.plan import Plan, PlannedCell, PlannedRun
-from lra.runs.run_folder import identity_differences, prepared
+from lra.runs.run_folder import Status, identity_differences, prepared
 
 Digests = dict[str, str | None]  # of prepared data, by the digest of a task's options
 
@@ -89,7 +89,7 @@ def _equal(
 def _difference(row: PlannedCell, run: PlannedRun, record: RunRecord) -> str:
     """Return why a kept run is not the planned one; empty if it is."""
     facts = row.system.builder.facts
-    if record.status not in ("finished", "diverged"):
+    if record.status not in (Status.FINISHED, Status.DIVERGED):
         return record.status
     if record.task_version != facts.version:
         return f"{record.task}: task version {record.task_version}, now {facts.version}"

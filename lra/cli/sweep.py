@@ -189,7 +189,7 @@ def conclude(broken: str = "", code: int = 0) -> None:
     say(f"{counts[Status.FINISHED]} of {len(outcomes)} runs finished{''.join(others)}")
     for folder, (status, reason) in outcomes.items():
         if status == Status.RUNNING:
-            say(f"{folder}: at work elsewhere ({reason})")
+            say(f"{folder}: another process trains it")
         elif status != Status.FINISHED and not (code and status == Status.WAITING):
             say(f"{folder}: {status}: {reason}{' (error.log has the traceback)' if status == Status.FAILED else ''}")
     code = code or _exit_code({status for status in counts if status != Status.FINISHED}) or (FAILED if broken else 0)

@@ -154,6 +154,12 @@ def groups(config_name: str) -> list[str]:
     return sorted(key for key in keys if not key.startswith("override "))
 
 
+def top_keys(config_name: str) -> set[str]:
+    """Return the config groups of a command and the keys at the top of its configuration."""
+    path = conf_dir() / f"{config_name}.yaml"
+    return {*groups(config_name), *(read_yaml(path) if path.exists() else {})} - {"defaults", "hydra"}
+
+
 def help_page(config_name: str) -> str:
     """Return the `--help` of a command. Hydra's would compose a configuration and list the groups of all commands."""
     content = read_yaml(conf_dir() / f"{config_name}.yaml")["hydra"]["help"]

@@ -25,7 +25,7 @@ from lra.ops import products
 from lra.records import checkpoint, provenance, record, tensors
 from lra.records.names import LOCK, METRICS, RECORD, WEIGHTS
 from lra.runs.build import Job, System
-from lra.runs.run_folder import RunFolder
+from lra.runs.run_folder import RunFolder, Status
 from lra.runs.sweep_time import SweepTime
 from lra.training import distributed
 from lra.training.optimizer import Diverged
@@ -179,7 +179,7 @@ def _pretrain(
             pretraining.folder,
             {
                 **made,
-                "status": "finished",
+                "status": str(Status.FINISHED),
                 "config": identity,
                 "files": record.sha256(pretraining.folder, METRICS, WEIGHTS),
                 "provenance": provenance.provenance(
