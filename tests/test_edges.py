@@ -63,7 +63,7 @@ def test_every_key_with_an_impossible_value(value: object) -> None:
         ("attention=[simple,softmax]", "attention=[simple,softmax]"),
         ("+experiment=smoke", "+experiment"),
         ("--multirun hydra.launcher.n_job=2", "hydra.launcher.n_job"),
-        ("train.lr='${oc.env:RATE,\\'0.003\\'}'", "train.lr=0.003"),
+        ("train.lr=${oc.env:RATE,0.003}", "train.lr=0.003"),
         ("rates=nowhere.yaml", "rates=nowhere.yaml"),
     ],
 )
