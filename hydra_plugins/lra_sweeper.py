@@ -9,6 +9,13 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 
+def _refuse_chdir(config: DictConfig) -> None:
+    from lra.core.errors import UserError
+
+    if config.hydra.job.chdir:
+        raise UserError("hydra.job.chdir=true: paths of lra are relative to the working directory; leave it out")
+
+
 class LraSweeper(Sweeper):
     """`hydra/sweeper: lra`. Plan all cells, skip finished runs, launch the others, and write the report.
 
@@ -20,6 +27,7 @@ class LraSweeper(Sweeper):
         self.params = params
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        _refuse_chdir(config)
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def sweep(self, arguments: list[str]) -> None:
@@ -43,6 +51,7 @@ class OptunaSearch(Sweeper):
         self.sweeper = OptunaSweeper(**options)
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        _refuse_chdir(config)
         self.config = config
         self.sweeper.setup(hydra_context=hydra_context, task_function=task_function, config=config)
 

@@ -97,7 +97,7 @@ def forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports have a word in place of figures, which take seconds, but in the tests of reports."""
     if request.path.stem != "test_report":
-        monkeypatch.setattr(figures, "drawn", lambda _: {"Test result of each seed": "<svg/>"})
+        monkeypatch.setattr(figures, "drawn", lambda _: ("<svg/>", {}))
 
 
 @pytest.fixture(scope="session")

@@ -129,7 +129,7 @@ def test_a_run_is_the_one_of_the_command(cli: Commands, capfd: pytest.CaptureFix
     run.folder.with_name("seed2").mkdir()
     with (
         files.hold(run.folder.with_name("seed2") / LOCK, 0),
-        pytest.raises(lra.UserError, match="another process holds"),
+        pytest.raises(lra.UserError, match="another process works in"),
     ):
         lra.train(run, "seed=2")
 

@@ -12,7 +12,7 @@ from lra.ops.backend import Scan
 
 every_one = pytest.mark.parametrize("name", WITH_KERNELS)
 EXPECTED = "attention.backend=fla: expected cuda, float32 and flash-linear-attention, found "
-TO_DO = "; pip install 'lra[fla]' and use device=cuda, or use attention.backend=null"
+TO_DO = "; pip install flash-linear-attention and use device=cuda, or use attention.backend=null"
 ON_A_CPU = f"{EXPECTED}cpu, float32{TO_DO}"
 
 

@@ -222,10 +222,9 @@ def test_a_used_folder_is_refused_before_the_data_are_prepared(cli: Commands, mo
     monkeypatch.setattr(Matching, "build", lambda *_: pytest.fail("prepared"))
     Path("used").mkdir()
     Path("used/mine.txt").write_text("kept")
-    for target in ("used", "used/mine.txt"):
+    for target in ("used", "used/mine.txt", "used/mine.txt/below", 300 * "x"):
         code, _, err = cli(prepare.main, "task=matching", f"export={target}")
-        assert (code, err.count("\n")) == (2, 1)
-        assert f"export={target}: expected a new or empty folder" in err
+        assert (code, err.count("\n")) == (2, 1) and f"export={target}: " in err
     assert [path.name for path in Path("used").iterdir()] == ["mine.txt"]
 
 
@@ -233,11 +232,21 @@ def test_a_used_folder_is_refused_before_the_data_are_prepared(cli: Commands, mo
 def test_nothing_is_left_of_an_export_that_fails(error: BaseException, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     expected = lra.UserError if isinstance(error, OSError) else KeyboardInterrupt
-    with pytest.raises(expected) as found, exports.new_folder(tmp_path / "empty", "export") as staging:
-        (staging / "half").write_text("half")
-        raise error
-    assert isinstance(error, KeyboardInterrupt) or "empty: No space left on device" in str(found.value)
-    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+    for target in ("empty", "new/er"):
+        with pytest.raises(expected) as found, exports.new_folder(tmp_path / target, "export") as staging:
+            (staging / "half").write_text("half")
+            raise error
+        assert isinstance(error, KeyboardInterrupt) or f"{target}: No space left on device" in str(found.value)
+        assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+def test_an_empty_folder_is_filled_and_not_replaced(tmp_path: Path) -> None:
+    """It may be a mounted disk, or a folder whose parent this user may not change."""
+    before = tmp_path.stat().st_ino
+    with exports.new_folder(tmp_path, "export") as staging:
+        (staging / "whole").write_text("whole")
+        assert not (tmp_path / "whole").exists()
+    assert [path.name for path in tmp_path.rglob("*")] == ["whole"] and tmp_path.stat().st_ino == before
 
 
 @pytest.mark.oracle

@@ -3,6 +3,8 @@
 import hashlib
 import random
 import statistics
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -307,3 +309,13 @@ def test_bad_files_are_refused_and_nothing_is_cached(tmp_path: Path, text: bytes
     with pytest.raises(UserError, match=message):
         ListOpsFiles(folder=str(tmp_path), max_length=100).build(place(tmp_path / "cache"))
     assert not list(tmp_path.rglob("manifest.json"))
+
+
+def test_a_script_without_a_guard_can_prepare_with_workers(tmp_path: Path) -> None:
+    """Workers do not run it once more, which would wait for the lock that it holds."""
+    (tmp_path / "script.py").write_text(
+        "from lra.data.from_source import in_order\nprint('once', flush=True)\n"
+        "print([*in_order(divmod, ((n, 3) for n in range(6)), workers=2)])\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"once\n{[divmod(n, 3) for n in range(6)]}\n", done.stderr

@@ -395,7 +395,38 @@ BAD = {
     "an open quote": ("x.csv", 'text,label\na,1\n"b,0\nc,1\n', "x.csv:3: not CSV"),
     "an empty text": ("x.csv", "text,label\na,1\n  ,0\n", "x.csv:3: text: an empty text, expected words"),
     "an empty label": ("x.csv", "text,label\na,1\nb,\n", "x.csv:3: label is '', expected a text or a whole number"),
-    "not UTF-8": ("x.csv", b"text,label\na,1\n\xff,0\n", "x.csv: not readable: 'utf-8' codec can't decode byte 0xff"),
+    "not UTF-8": ("x.csv", b"text,label\na,1\n\xff,0\n", "x.csv:3: not UTF-8; convert the file"),
+    "Latin-1": ("x.csv", ("text,label\n" + 9_000 * "a,1\n" + "é,0\n").encode("latin-1"), "x.csv:9002: not UTF-8"),
+    "Latin-1 in JSON": (
+        "x.jsonl",
+        '{"text": "a", "label": 1}\n{"text": "é"}'.encode("latin-1"),
+        "x.jsonl:2: not UTF-8",
+    ),
+    "half a character at the end": ("x.csv", b"text,label\na,1\nb,\xe9", "x.csv:3: not UTF-8"),
+    "UTF-16": ("x.csv", "text,label\na,1\n".encode("utf-16"), "x.csv: expected text in UTF-8, found UTF-16"),
+    "UTF-16 in JSON": ("x.json", '[{"text": "a"}]'.encode("utf-16"), "x.json: expected text in UTF-8, found UTF-16"),
+    "an Excel file": ("x.csv", b"PK\x03\x04\xff", "x.csv: expected text in UTF-8, found a ZIP archive or an Excel"),
+    "gzip under another name": (
+        "x.csv",
+        gzip.compress(b"text,label"),
+        "x.csv: expected text in UTF-8, found compressed",
+    ),
+    "packed twice": (
+        "x.csv.gz",
+        gzip.compress(lzma.compress(b"text,label")),
+        "x.csv.gz: expected text in UTF-8, found c",
+    ),
+    "semicolons": (
+        "x.csv",
+        "text;label\na;1\n",
+        "x.csv:2: no column 'text', found text;label; columns are separated by",
+    ),
+    "a field twice": ("x.jsonl", '{"text": "a", "label": 1, "label": 0}', "x.jsonl:1: not JSON: a name is repeated"),
+    "numbers as labels": (
+        "x.csv",
+        "text,label\n" + "".join(f"{n},{n / 50}\n" for n in range(50)),
+        "task.test=0.1: leaves no example of x.csv for test: 50 rows have 50 labels",
+    ),
     "not JSON": ("x.jsonl", '{"text": "a", "label": 1}\n{"text": \n', "x.jsonl:2: not JSON"),
     "an array of lists": ("x.json", '[["a", 1]]\n', "x.json: item 1: ['a', 1], expected an object"),
     "no text": ("x.jsonl", '{"label": 1}\n', "x.jsonl:1: no column 'text'"),
@@ -489,6 +520,15 @@ def test_columns_of_other_names(end: str, tmp_path: Path, capfd: pytest.CaptureF
     path = written(tmp_path / f"renamed{end}", renamed)
     assert task_of(tmp_path, path, text="review", label="kind").digest == plain.digest
     assert "renamed: columns not read: text, id" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["", ",", ",,"])
+def test_columns_without_a_name_are_passed_over(end: str, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    """As spreadsheets export them, also behind the byte-order marks of two programs."""
+    lines = [f"text,label{end}\n", *(f"text {number},{number % 2}{end}\n" for number in range(29))]
+    (tmp_path / "x.csv").write_text(f"\ufeff\ufeff{''.join(lines)}")
+    assert task_of(tmp_path, tmp_path / "x.csv").classes == 2
+    assert ("x: columns not read: ''" in capfd.readouterr().err.splitlines()) == bool(end)
 
 
 @pytest.mark.parametrize("name", ["test.xlsx", "test.csv.zip", "test_2.csv", "Dev_2.txt"])

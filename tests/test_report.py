@@ -21,7 +21,7 @@ from lra.core.errors import UserError
 from lra.records import record
 from lra.records.names import PAGE, README, RUNS, SEEDS, SWEEP, TABLE, TABLE_TEX
 from lra.records.runs import keep_runs, read_runs
-from lra.report import Report, write_report
+from lra.report import Report, figures, write_report
 from lra.report.render import as_csv, escape, p_value
 from lra.report.statistics import compare, holm, median_steps, not_above, summarise
 
@@ -334,7 +334,7 @@ def test_a_paused_run_is_not_kept(folder: Path) -> None:
 def test_all_files_are_written(folder: Path) -> None:
     assert write_report(folder) == folder / README
     page = (folder / PAGE).read_text()
-    assert page.count("<svg") == 4
+    assert page.count("<svg xmlns") > 4
     assert not re.search(r"""(?:src|href)=["'](?!#)""", page.replace('xlink:href="#', ""))
     assert (folder / "seeds.svg").read_text().startswith("<svg")
     assert (folder / TABLE_TEX).read_text().count(r"\toprule") == 1
@@ -428,6 +428,51 @@ def test_figures_do_not_depend_on_the_backend_of_a_notebook(tmp_path: Path) -> N
     environment = {**os.environ, "MPLBACKEND": "module://nothing"}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     assert (tmp_path / "seeds.svg").exists()
+
+
+def test_a_system_has_its_colour_in_every_report(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    alone = tmp_path_factory.mktemp("alone")
+    put(alone, 1, 37.0)
+    put(alone, 1, 36.0, variant="simple_res")
+    few, many = figures.styles_of(Report(alone).cells), figures.styles_of(Report(folder).cells)
+    assert few["Simple"]["color"] == many["Simple"]["color"]
+    every = [row for row in Report(alone).published.rows() if row.attention]
+    for row in every:
+        put(alone, 2, 35.0, attention=row.attention, variant=row.variant)
+    styles = figures.styles_of(Report(alone).cells)
+    assert styles["Simple"]["color"] == few["Simple"]["color"]
+    for kind in ("linestyle", "marker"):
+        assert len({(style["color"], style[kind]) for style in styles.values()}) == len(every)
+
+
+def test_curves_in_colour_include_the_transformer_and_all_variants_of_simple(tmp_path: Path) -> None:
+    others = ["linear", "performer", "linformer", "bigbird", "local", "reformer", "longformer", "sparse", "sinkhorn"]
+    for place, name in enumerate(others):
+        put(tmp_path, 1, 40.0 + place, attention=name, variant="transformer")
+    for variant in ("simple", "simple_res", "simple_resl"):
+        put(tmp_path, 1, 20.0, variant=variant)
+    put(tmp_path, 1, 21.0, **softmax())
+    shown = figures.highlighted(Report(tmp_path).cells)
+    assert {"Transformer", "Simple", "Simple-Res", "Simple-ResL", "Sinkhorn Trans."} <= set(shown)
+    assert len(shown) == 9 and "Linear ELU" not in shown
+
+
+@pytest.mark.parametrize("times", [(58.1, 58.4), (15.0, 80.0), (20.0, 400.0), (1.0, 1e5), (900.0, 3100.0), (0.2, 0.5)])
+def test_labels_of_times_do_not_overlap(times: tuple[float, float]) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with figures.styled():
+        figure = Figure(figsize=(figures.WIDTH, 2.4))
+        canvas, axis = FigureCanvasAgg(figure), figure.subplots()
+        axis.plot(times, (0, 1), "o")
+        figures.seconds_axis(axis, list(times))
+        canvas.draw()
+        labels = [label for label in axis.get_xticklabels(which="both") if label.get_text()]
+        boxes = [label.get_window_extent() for label in labels if axis.bbox.x0 <= label.get_window_extent().x1]
+        visible = sorted((box for box in boxes if box.x0 <= axis.bbox.x1), key=lambda box: box.x0)
+    assert len(visible) >= 2
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(visible))
 
 
 def test_letters_that_a_font_lacks_are_no_warnings(tmp_path: Path) -> None:

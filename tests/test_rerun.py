@@ -18,7 +18,7 @@ from lra.records.runs import read_runs
 SMOKE = ("experiment=smoke", "threads=1", "out=kept", "train.steps=4", "train.warmup=2", "train.eval_every=4")
 CELL = "train.eval_every=4,train.steps=4,train.warmup=2"
 SIMPLE = Path(f"kept/listops/paper/simple/simple/{CELL}/seed1")
-AGAIN = f"reruns/listops/paper/simple/simple/{CELL}/seed1"
+AGAIN = f"reruns/kept/listops/paper/simple/simple/{CELL}/seed1"
 
 
 def test_attentions_and_tasks_of_kept_runs_are_found_with_their_options() -> None:
@@ -61,13 +61,14 @@ def test_two_options_of_one_task_have_places_of_their_own(kept: Commands) -> Non
     shutil.copytree("kept/listops", "kept/listops_other")
     code, out, err = kept(train.main, f"rerun=kept/{other}")
     assert code == 0, err
-    assert out.splitlines()[-1] == f"kept/{other}: equal to the last bit (reruns/{other})"
+    assert out.splitlines()[-1] == f"kept/{other}: equal to the last bit (reruns/kept/{other})"
 
 
 def test_keys_that_came_later_are_no_difference(kept: Commands) -> None:
-    """A record from before `dropout_over` was a key."""
+    """A record from before `dropout_over` was a key, with the former `compile: null` of a CPU."""
     whole = record.read(SIMPLE / record.NAME)
     assert whole["config"]["model"].pop("dropout_over") == "values"
+    whole["config"]["train"]["compile"] = None
     record.write(SIMPLE, whole)
     code, out, _ = kept(train.main, f"rerun={SIMPLE}")
     assert (code, out.splitlines()[-1]) == (0, f"{SIMPLE}: equal to the last bit ({AGAIN})")
@@ -96,7 +97,7 @@ def test_what_is_not_as_it_was_is_told(kept: Commands) -> None:
     record.write(SIMPLE, run)
     code, out, _ = kept(train.main, f"rerun={SIMPLE}")
     assert code == 1
-    told = out[out.index(str(SIMPLE)) :].splitlines()
+    told = out[out.index(f"{SIMPLE}: ") :].splitlines()
     correct = run["test"]["last"]["correct"]
     assert told[:3] == [
         f"{SIMPLE}: not equal to the last bit ({AGAIN})",
@@ -127,7 +128,7 @@ def test_the_weights_that_a_run_began_with_are_asked_for(kept: Commands) -> None
     assert (code, "give them with init=checkpoint" in err) == (2, True)
     code, out, err = kept(train.main, f"rerun=kept/{taken}", "init=checkpoint", f"init.folder={SIMPLE}")
     assert code == 0, err
-    assert out.splitlines()[-1] == f"kept/{taken}: equal to the last bit (reruns/{taken})"
+    assert out.splitlines()[-1] == f"kept/{taken}: equal to the last bit (reruns/kept/{taken})"
 
 
 def test_what_a_run_measured_is_read_before_it_is_trained_again(kept: Commands) -> None:

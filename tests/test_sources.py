@@ -33,7 +33,7 @@ def test_lines_of_compressed_files(tmp_path: Path, end: str, pack: Callable) -> 
     ("line", "message"),
     [
         (b'{"label": ' + b"9" * 5_000 + b', "text": "a"}', "not JSON: Exceeds the limit"),
-        (b'{"label": 1, "text": "\xff"}', "not JSON: "),
+        (b'{"label": 1, "text": "\xff"}', "not UTF-8"),
         (b'{"label": NaN, "text": "a"}', "not JSON: NaN is no JSON number"),
         (b'{"label": true, "text": "a"}', "field 'label' is True, expected int"),
         (b'{"label": 1}', "field 'text' is None, expected str"),

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from lra.records.names import README, RUNS
+from lra.records.names import README, RUNS, SEEDS_FIGURE
 from lra.report import Report
-from lra.report.figures import drawn
+from lra.report.figures import SEEDS, drawn
 from lra.report.render import escape, html, sections, seed_rows
 
 FOLDER = "results"
-IN_README = "Test result of each seed"  # a figure
 
 
 @cache
@@ -20,24 +19,19 @@ def reports(top: Path) -> dict[str, Report]:
 
 
 def pages(top: Path) -> dict[str, str]:
-    """Return page and figures of each study by path."""
+    """Return page and figures of each study by path; panels of a figure stand in a row if there is room."""
     files = {}
     for name, report in reports(top).items():
-        figures = {f"{_slug(title)}.svg": (title, svg) for title, svg in drawn(report).items() if title != IN_README}
-        text = (top / FOLDER / name / README).read_text()
-        lines = [text, *_figures(figures), *_tables(report)]
-        files[f"{FOLDER}/{name}/{README}"] = "\n".join(lines) + "\n"
-        files |= {f"{FOLDER}/{name}/{place}": svg for place, (_, svg) in figures.items()}
+        parts = {}
+        for title, panels in drawn(report)[1].items():
+            slug = title.lower().replace(" ", "-")
+            places = {f"{slug}-{number}.svg": panel for number, panel in enumerate(panels, start=1)}
+            files |= {f"{FOLDER}/{name}/{place}": panel for place, panel in places.items()}
+            parts[title] = " ".join(f"![{title}]({place})" for place in places)
+        text = (top / FOLDER / name / README).read_text().replace(f"![{SEEDS}]({SEEDS_FIGURE})", parts.pop(SEEDS))
+        figures = [f"\n## {title}\n\n{panels}" for title, panels in parts.items()]
+        files[f"{FOLDER}/{name}/{README}"] = "\n".join([text, *figures, *_tables(report)]) + "\n"
     return files
-
-
-def _slug(title: str) -> str:
-    return title.lower().replace(" ", "-")
-
-
-def _figures(figures: dict[str, tuple[str, str]]) -> Iterator[str]:
-    for place, (title, _) in figures.items():
-        yield f"\n## {title}\n\n![{title}]({place})"
 
 
 def _tables(report: Report) -> Iterator[str]:
@@ -46,7 +40,7 @@ def _tables(report: Report) -> Iterator[str]:
     yield "[`lra.load`](../../docs/api.md#load) and of [reports](../../docs/reports.md#reports)."
     for section in sections(report):
         yield f"\n### {escape(section['name'])} {{data-search-exclude}}\n"
-        yield f"{escape(section['unbeaten'])}\n\n{_scrolled(section['table'])}\n"
+        yield f"{escape(section['note'])}\n\n{_scrolled(section['table'])}\n"
         yield from (f"- {escape(caveat)}" for caveat in section["caveats"])
     yield "\n### Every seed {data-search-exclude}\n"
     yield f"<details><summary>{len(report.frame)} runs</summary>"

@@ -26,6 +26,7 @@ def job(cfg: DictConfig) -> None:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # PyTorch reads both when it is imported
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from lra.bench import compare
+    from lra.report import show
 
     settings = configure.part(BenchSettings, cfg)
     hydra = HydraConfig.get()
@@ -36,7 +37,9 @@ def job(cfg: DictConfig) -> None:
     overrides = [word for word in hydra.overrides.task if word.lstrip("+").partition("=")[0] not in PLACES]
     line = shlex.join(["lra-bench", *overrides])
     record = {"what": settings.what, "command": line, **choices, **measure(settings)}
-    say(f"wrote {compare.write(folder, record)}")
+    page = compare.write(folder, record)
+    show(page)
+    say(f"wrote {page}")
 
 
 def measure(settings: BenchSettings) -> dict[str, Any]:

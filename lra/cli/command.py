@@ -12,13 +12,25 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from lra.config.compose import HYDRA_VERSION, help_page, parseable, refuse_our_names, set_up, with_packages
+from lra.config.cell import open_keys
+from lra.config.compose import (
+    HYDRA_VERSION,
+    compose,
+    groups,
+    help_page,
+    parseable,
+    refuse_our_names,
+    set_up,
+    top_keys,
+    with_packages,
+)
 from lra.config.configure import check_packages, explain, is_mistake
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.paths import __version__, conf_dir
 from lra.core.signals import interruptible
 
 FAILED = 1
+FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")  # of Hydra; ours is `out`
 
 
 def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable[[], None]:
@@ -55,6 +67,7 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
         set_up()
         try:
             refuse_our_names()
+            check_words(config_name, sys.argv[1:])
             hydra.main(version_base=HYDRA_VERSION, config_path=str(conf_dir()), config_name=config_name)(task)()
         except Exception as error:
             if is_mistake(error):
@@ -67,6 +80,27 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
                 os.environ["HYDRA_FULL_ERROR"] = debug
 
     return main
+
+
+def check_words(config_name: str, words: list[str]) -> None:
+    """Raise UserError for words that Hydra would misread; begin the output of `--cfg` with a comment for a sweep."""
+    keys = top_keys(config_name)
+    for word in words:
+        name, _, value = word.partition("=")
+        if name.startswith("--") and name[2:].split(".")[0] in keys:
+            raise UserError(f"{word}: choices and keys are written without dashes, {name[2:]}={value or '...'}")
+        if name in FOLDERS:
+            raise UserError(f"{word}: results go to out=FOLDER, whose folders for runs lra names; leave {name} out")
+        if name in groups(config_name) and name != "logger" and value.startswith("["):
+            raise UserError(f"{word}: expected one option, or a sweep: --multirun {name}={value.strip('[]')}")
+    if not {"--cfg", "-c"} & {*words}:
+        return
+    if {"--multirun", "-m"} & {*words}:
+        raise UserError("--cfg prints the configuration of one run; leave --multirun out")
+    if "--config-dir" not in words and "--config-name" not in words:
+        config = compose(config_name, *(word for word in words if "=" in word and not word.startswith("-")))
+        if missing := open_keys(config):
+            print(f"# a sweep; choose one of its runs by {' '.join(f'{key}=...' for key in missing)}")
 
 
 def flags_first(arguments: list[str]) -> list[str]:

@@ -1,7 +1,5 @@
 """lra-train: one run, or a sweep of runs."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from multiprocessing import parent_process
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from lra.config.settings import Settings, settings_of
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
 from lra.core.files import Held
-from lra.core.signals import PAUSED, Paused
+from lra.core.signals import PAUSED, Paused, worker_flag
 from lra.records.runs import recorded
 from lra.runs.build import Job, assemble
 from lra.runs.folder import run
@@ -28,7 +26,6 @@ from lra.runs.rerun import rerun
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
 """Keys that may accompany `rerun=...`: they decide no number."""
 QUICK = "lra-train experiment=small_listops train.steps=800"
-RERUNS = "reruns"  # default results folder of `rerun=...`
 
 _paused = False  # in a worker of joblib: the sweep is being stopped
 
@@ -49,7 +46,7 @@ def train(cfg: DictConfig) -> str | float:
     in_driver = launcher == "basic" or (launcher == "joblib" and not worker)  # with n_jobs=1 joblib has no workers
     if not alone and not in_driver:
         without_bars()
-    if _paused:
+    if _paused or worker_flag.signalled():
         return "waiting"
     found = rates.apply(cfg, hydra_cfg)
     if alone:
@@ -65,7 +62,7 @@ def train(cfg: DictConfig) -> str | float:
         system = assemble(settings)
         job = Job(settings=settings, system=system, cell=cell, title=title, number=number, search=searching)
         if alone:
-            _check_alone(settings, hydra_cfg.overrides.task)
+            _check_alone(settings, hydra_cfg)
         elif searching:
             search.check(job.system.builder)
         if settings.describe:
@@ -98,11 +95,11 @@ def train(cfg: DictConfig) -> str | float:
     return outcome
 
 
-def _check_alone(settings: Settings, overrides: Sequence[str]) -> None:
+def _check_alone(settings: Settings, hydra_cfg: DictConfig) -> None:
     """Raise UserError for the command line of a single run that chooses nothing, or what only a sweep has."""
     if settings.also:
         raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
-    if not overrides:
+    if not hydra_cfg.overrides.task and hydra_cfg.job.config_name == "train":
         raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
 
 
@@ -113,10 +110,9 @@ def _rerun(cfg: DictConfig) -> str:
     if others:
         raise UserError(f"{others[0]}: not with rerun=...; the record sets everything except {', '.join(RERUN[1:])}")
     settings = settings_of(cfg)
-    if not any(override.key_or_group == "out" for override in parsed):
-        settings = replace(settings, out=RERUNS)
+    default_out = not any(override.key_or_group == "out" for override in parsed)
     try:
-        equal = rerun(Path(settings.rerun), settings)
+        equal = rerun(Path(settings.rerun), settings, default_out)
     except (ValueError, OSError) as error:
         raise UserError(f"rerun={cfg.rerun}: {error}") from None
     if not equal:

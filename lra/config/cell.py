@@ -70,6 +70,13 @@ def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
     return [key for key in typed_keys(hydra_cfg.overrides.task) if names_a_cell(key)]
 
 
+def open_keys(config: DictConfig) -> list[str]:
+    """Return the keys that a preset sweeps and the command line does not set, except the seed; none for one run."""
+    named = typed_keys(config.hydra.overrides.task)
+    swept = [key for key in config.hydra.sweeper.get("params") or {} if key not in (*named, "seed")]
+    return [] if swept == ["system"] and "attention" in named else swept
+
+
 def typed_keys(overrides: Iterable[str]) -> list[str]:
     """Return the keys that a command line sets."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))

@@ -137,12 +137,27 @@ def options(group: str, folder: Path | None = None) -> list[str]:
     return sorted([*rows, *(path.stem for path in ((folder or conf_dir()) / group).glob("*.yaml"))])
 
 
+def hydra_options(group: str) -> list[str]:
+    """Return the options of Hydra's group `hydra/sweeper` or `hydra/launcher`, of all plugins; none of other groups."""
+    if group not in ("hydra/sweeper", "hydra/launcher"):
+        return []
+    set_up()
+    with _apart(), hydra.initialize_config_dir(version_base=HYDRA_VERSION, config_dir=str(conf_dir())):
+        return GlobalHydra.instance().config_loader().get_group_options(group)
+
+
 def groups(config_name: str) -> list[str]:
     """Return the config groups of a command; none if its file is not one of ours."""
     path = conf_dir() / f"{config_name}.yaml"
     defaults = read_yaml(path)["defaults"] if path.exists() else []
     keys = [key for default in defaults if isinstance(default, dict) for key in default]
     return sorted(key for key in keys if not key.startswith("override "))
+
+
+def top_keys(config_name: str) -> set[str]:
+    """Return the config groups of a command and the keys at the top of its configuration."""
+    path = conf_dir() / f"{config_name}.yaml"
+    return {*groups(config_name), *(read_yaml(path) if path.exists() else {})} - {"defaults", "hydra"}
 
 
 def help_page(config_name: str) -> str:

@@ -23,11 +23,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from lra.config.compose import compose, groups
+from lra.config.compose import compose, groups, hydra_options
 from lra.core.errors import UserError, did_you_mean
+from lra.core.paths import USER_OPTIONS
 
 Part = TypeVar("Part")
 NO_OPTION = "Config group override must be a string"  # Hydra's ValueError for task=null
+OWN_GROUPS = ("attention", "task", "experiment")  # of which lra_options may have options
 NO_LIST = "Invalid defaults list in"  # likewise
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 REMOVED = {  # removed options, with the values in kept records
@@ -130,11 +132,35 @@ def check_value(hint: Any, value: Any, key: str) -> None:
     try:
         adapter.validate_python(value)
     except ValidationError as error:
-        messages = dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in error.errors())
-        expected = " or ".join(message.removeprefix("Input ") for message in messages)
+        expected = " or ".join(dict.fromkeys(map(_expected, error.errors())))
+        if _takes_null(adapter):
+            expected += ", or null"
+        if isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", value, re.IGNORECASE):
+            expected += f", found the text {value!r}; of an environment variable: ${{oc.decode:${{oc.env:NAME}}}}"
         if any(each["type"] == "string_type" for each in error.errors()):
             expected += f"; to pass a number as text, quote it twice: {key}=\"'{value}'\""
         raise UserError(f"{key}={value}: {expected}") from None
+
+
+def _expected(error: Any) -> str:
+    """Return the message of one of pydantic's errors, with the value that was perhaps meant."""
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    kind, value = error["type"], error["input"]
+    if kind == "greater_than" and isinstance(error["ctx"]["gt"], int):
+        return f"should be at least {error['ctx']['gt'] + 1}"
+    if kind == "int_type" and isinstance(value, float) and value.is_integer():
+        return f"{message}, as {int(value)}"
+    if kind in ("int_type", "float_type") and isinstance(value, str):
+        return f"{message}, without quotes"
+    return message
+
+
+def _takes_null(adapter: TypeAdapter) -> bool:
+    try:
+        adapter.validate_python(None)
+    except ValidationError:
+        return False
+    return True
 
 
 def _adapter(hint: Any) -> TypeAdapter:
@@ -242,17 +268,55 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         if group == "hydra/sweeper/sampler" and not error.options:
-            return "hydra/sweeper=optuna: not installed; pip install 'lra[optuna]'"
-        return f"{group}={name}: no such option; {did_you_mean(name, error.options)}"
+            return "hydra/sweeper=optuna: not installed; pip install hydra-optuna-sweeper"
+        own = group in OWN_GROUPS and not USER_OPTIONS.is_dir()
+        where = f"; options of your own are in a folder {USER_OPTIONS}, which is not here" if own else ""
+        return f"{group}={name}: no such option; {did_you_mean(name, error.options)}{where}"
     if isinstance(error, ConfigCompositionException):
         key = re.search(r"Could not override '([^'@]+)", str(error)) or re.search(r"Key '(.+?)' is not", str(error))
         if key:
+            group = "/".join(key[1].split(".")[:2])
+            choices = [f"{group}={name}" for name in hydra_options(group)]
+            having = [choice for choice in choices if _has(config_name, choice, key[1])]
+            if having:
+                return f"{key[1]}: a key of {' and '.join(having)}; choose it, or omit the key"
+            if key[1].startswith("hydra."):
+                return _unknown_of_hydra(key[1], config_name, overrides)
             return f"{key[1]}: unknown key; {did_you_mean(key[1], _known_keys(config_name, overrides))}"
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: expected key=value; a value with special characters is written key='...'"
+        return f"{error.override}: expected key=value"
+    if chosen := re.match(r"Multiple values for ([\w/]+)\.", message):
+        return f"+{chosen[1]}=...: the configuration has it; write {chosen[1]}=... without the plus"
     if message.startswith("Ambiguous value"):
-        return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b]"
+        return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b], a text \"key='a,b'\""
+    if message.startswith(NO_OPTION):
+        chosen = [word for word in overrides if word.partition("=")[0] in groups(config_name)]
+        parsed = OverridesParser.create().parse_overrides(chosen)
+        wrong = [each.input_line for each in parsed if isinstance(each.value(), int | float | None)]
+        return f"{', '.join(wrong) or message}: expected the name of an option"
     return message
+
+
+def _unknown_of_hydra(key: str, config_name: str, overrides: Iterable[str]) -> str:
+    """Return the message for an unknown key of Hydra's node, with the keys beside it in the chosen launcher, say."""
+    cfg = compose(config_name, *(override for override in overrides if override.startswith("hydra/")))
+    parent, _, name = key.rpartition(".")
+    choice = parent.replace(".", "/")
+    chosen = f"{choice}={cfg.hydra.runtime.choices[choice]}" if choice in cfg.hydra.runtime.choices else parent
+    node = OmegaConf.select(cfg, parent)
+    known = [str(each) for each in node if not str(each).startswith("_")] if isinstance(node, DictConfig) else []
+    if not known:
+        return f"{key}: unknown key" + (f"; {chosen} has no options" if choice in cfg.hydra.runtime.choices else "")
+    return f"{key}: {chosen} has no {name!r}; {did_you_mean(name, known)}"
+
+
+def _has(config_name: str, choice: str, key: str) -> bool:
+    """True if a configuration with this choice has a key."""
+    try:
+        cfg = compose(config_name, choice)
+    except (HydraException, OmegaConfBaseException):  # a plugin that is not installed
+        return False
+    return key in [name for name, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]
 
 
 def _known_keys(config_name: str, overrides: Iterable[str]) -> list[str]:
@@ -263,7 +327,7 @@ def _known_keys(config_name: str, overrides: Iterable[str]) -> list[str]:
     except (UserError, HydraException, OmegaConfBaseException):
         cfg = compose(config_name)
     keys = [key for key, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]
-    return [*chosen, *(key for key in keys if key.partition(".")[0] != "hydra")]
+    return [*chosen, *keys]
 
 
 def dotted(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -23,9 +23,12 @@ def printable(text: str) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a clause that names the nearest known name, or lists the known names when none is near."""
     known = sorted(set(known))
-    near = [key for key in known if key.endswith(f".{name}")] or get_close_matches(name, known, n=1)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    parent = name.rpartition(".")[0]
+    parent, _, last = name.rpartition(".")
     siblings = [key for key in known if key.rpartition(".")[0] == parent]
-    return f"known: {', '.join(siblings or known)}"
+    near = [key for key in known if key.endswith(f".{name}")]
+    if not near and parent and siblings:  # a common beginning makes no two keys alike
+        names = [key.rpartition(".")[2] for key in siblings]
+        near = [f"{parent}.{match}" for match in get_close_matches(last, names, n=1)]
+    elif not near:
+        near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(siblings or known)}"

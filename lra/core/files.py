@@ -19,7 +19,7 @@ PARTIALS = ".*.tmp"  # the pattern of the temporary names
 
 
 class Held(UserError):
-    """Another process holds the lock; the message names the file."""
+    """Another process holds the lock; the message names the folder."""
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def hold(path: Path, patience: float) -> Iterator[None]:
     try:
         lock.acquire(timeout=patience)
     except Timeout:
-        raise Held(f"another process holds {path}") from None
+        raise Held(f"another process works in {path.parent}") from None
     try:
         yield
     finally:
@@ -97,8 +97,15 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON without NaN and infinities. Raises ValueError."""
-    return json.loads(text, parse_constant=_refuse_constant)
+    """Parse JSON without NaN, infinities and repeated names in an object. Raises ValueError."""
+    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError(f"a name is repeated in {', '.join(name for name, _ in pairs)}")
+    return fields
 
 
 def _refuse_constant(name: str) -> NoReturn:

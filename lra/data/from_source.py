@@ -7,11 +7,10 @@ import os
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, fields
 from itertools import islice
-from multiprocessing import get_all_start_methods, get_context, get_start_method, set_start_method
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -25,7 +24,6 @@ from lra.data.cache import SPLITS, Identity, Splits, Writer, is_prepared, prepar
 
 GENERATED = "generated"  # name of a source that needs no raw data
 LISTED = 10  # files whose SHA-256 a record lists
-GUARD = 'in a script, calls of lra stand below `if __name__ == "__main__":`; code from standard input needs workers=1'
 
 Content = dict[str, Any]
 """Facts about the data that decide a task's name besides its options."""
@@ -240,14 +238,15 @@ def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> 
     Raises:
         UserError: a worker process ended early.
     """
+    # Spawned processes of the standard library would run the caller's script once more, and wait for the lock of the
+    # task that this process holds.
+    from joblib.externals.loky import ProcessPoolExecutor
+
     calls = iter(calls)
     for arguments in calls if workers == 1 else islice(calls, 1):
         yield make(*arguments)
-    if get_start_method() not in get_all_start_methods():
-        set_start_method("spawn", force=True)  # workers of joblib have "loky", which a spawned process does not know
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    pool, window = ProcessPoolExecutor(workers), deque[Future]()
     try:
-        window: deque = deque()
         for arguments in calls:
             window.append(pool.submit(make, *arguments))
             if len(window) > 2 * workers:
@@ -255,6 +254,8 @@ def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> 
         while window:
             yield window.popleft().result()
     except BrokenProcessPool:
-        raise UserError(f"a process that makes examples ended before its work (workers={workers}): {GUARD}") from None
+        raise UserError(f"a process that makes examples was killed (workers={workers}); is the memory full?") from None
     finally:
-        pool.shutdown(cancel_futures=True)
+        for future in window:
+            future.cancel()
+        pool.shutdown()

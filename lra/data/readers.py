@@ -18,6 +18,16 @@ PLACEHOLDERS = {
     b"/annex/objects/": "a git-annex pointer instead of the data; fetch them with `git annex get`",
     b"<!doctype html": "a web page instead of the data; fetch the raw file",
 }
+NOT_TEXT = {
+    codecs.BOM_UTF16_LE: "UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`",
+    codecs.BOM_UTF16_BE: "UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`",
+    b"PK\x03\x04": "a ZIP archive or an Excel file; unpack it, or export it as CSV",
+    b"\x1f\x8b": "compressed by gzip; add .gz to its name",
+    b"\xfd7zXZ": "compressed by xz; add .xz to its name",
+    b"PAR1": "Parquet; give its name the end .parquet",
+    b"ARROW1": "Arrow; give its name the end .arrow",
+}
+NOT_UTF8 = "not UTF-8; convert the file, from Latin-1 with `iconv -f LATIN1 -t UTF-8`"
 
 
 @contextmanager
@@ -32,8 +42,20 @@ def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO]:
                 raise UserError(f"{path}: {found}")
         with kinds.get(path.suffix.lower(), open)(path, mode, **options) as file:
             yield file
-    except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:  # its position is that in a part of the file
+        bad = (where for where, line in lines(path) if line.decode(errors="ignore").encode() != line)
+        raise UserError(f"{next(bad, path)}: {NOT_UTF8}") from None
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise UserError(f"{path}: not readable: {getattr(error, 'strerror', None) or error}") from None
+
+
+def check_is_text(path: Path) -> None:
+    """Raise UserError for a file, plain or compressed, that begins as one of another format or encoding."""
+    with opened(path) as file:
+        start = file.read(8)
+    for beginning, found in NOT_TEXT.items():
+        if start.startswith(beginning):
+            raise UserError(f"{path}: expected text in UTF-8, found {found}")
 
 
 def contents(path: Path) -> bytes:
@@ -82,14 +104,17 @@ def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, An
 
 
 def _json_values(path: Path) -> Iterator[tuple[str, Any]]:
+    check_is_text(path)
     with opened(path) as file:
         array = file.read(BEGINNING).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
     for where, text in [(str(path), contents(path))] if array else lines(path):
         try:
             value = parse_json(text)
+        except UnicodeDecodeError:
+            raise UserError(f"{where}: {NOT_UTF8}") from None
         except ValueError as error:
             reason = str(error).partition(";")[0]  # the rest is advice to programmers
-            raise UserError(f"{where}: not JSON: {reason}") from None
+            raise UserError(f"{where}: not JSON: {reason}; expected one object a line, or one array") from None
         if array:
             yield from ((f"{path}: item {number}", item) for number, item in enumerate(value, start=1))
         else:

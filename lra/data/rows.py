@@ -1,5 +1,6 @@
 """Splits as map-style PyTorch datasets, as Arrow tables and as files, for code outside of `lra`."""
 
+import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from lra.core.errors import UserError
+from lra.core.files import denied
 from lra.data import PADDING, Task, TaskSpec
 from lra.data.cache import SPLITS, splits_of
 
@@ -58,10 +60,11 @@ class Rows(Dataset[Row]):
     def __getitem__(self, row: int) -> Row:
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        batch = self.batch([int(row) % len(self)])
+        row = int(row) % len(self)
         if self.spec.objective != "classify":
-            return {key: values[0] for key, values in batch.items()}
-        return {**{key: batch[key][0] for key in self._columns()}, "label": int(batch["label"])}
+            return {key: values[0] for key, values in self.batch([row]).items()}
+        tokens = {name: _tensor(self.split.document(row, place)) for place, name in enumerate(self._columns())}
+        return {**tokens, "label": int(self.split.labels[row])}
 
     def __getitems__(self, rows: Sequence[int]) -> "Chosen":
         """Return the rows of a batch, as a `DataLoader` asks for them."""
@@ -165,7 +168,7 @@ class Chosen(Sequence[Row]):
 
 
 def _tensor(ids: np.ndarray) -> Tensor:
-    return torch.from_numpy(ids).long()
+    return torch.from_numpy(ids.astype(np.int64))
 
 
 def _real(lengths: list[int]) -> Tensor:
@@ -224,32 +227,45 @@ def write_parquet(task: Task, classes: Sequence[str], folder: Path) -> None:
                 writer.write_batch(batch)
 
 
-def refuse_used(folder: Path, key: str) -> None:
-    """Raise UserError if `folder` is a file or has content."""
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if folder.exists() or folder.is_symlink():
-        raise UserError(f"{key}={folder}: expected a new or empty folder, found {_found(folder)}; choose another one")
+def refuse_used(folder: Path, key: str) -> Path:
+    """Return the nearest folder that exists, `folder` or one above it.
 
-
-def _found(path: Path) -> str:
-    return f"{next(path.iterdir()).name!r} in it" if path.is_dir() else "a file"
+    Raises:
+        UserError: `folder` is a file or has content, or this user may not write there.
+    """
+    target = folder.resolve()
+    try:
+        base = next(each for each in (target, *target.parents) if each.exists())
+        found = next((path.name for path in base.iterdir()), None) if base == target or not base.is_dir() else None
+    except NotADirectoryError:
+        found = "a file"
+    except OSError as error:
+        raise UserError(f"{key}={folder}: {error.strerror}; choose another folder") from None
+    if found:
+        raise UserError(f"{key}={folder}: expected a new or empty folder, found {found} there; choose another one")
+    if not os.access(base, os.W_OK | os.X_OK):
+        raise denied(base, f"choose another folder with {key}=...")
+    return base
 
 
 @contextmanager
 def new_folder(folder: Path, key: str) -> Iterator[Path]:
-    """Yield a temporary folder beside `folder` that takes its place at the end; after an error nothing is left.
+    """Yield a temporary folder whose content is moved to `folder` at the end; after an error nothing is left.
 
     Raises:
         UserError: `folder` is in use, or cannot be written.
     """
-    target = folder.resolve()
-    staging = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    base, target = refuse_used(folder, key), folder.resolve()
+    staging = base / f".{target.name}.{secrets.token_hex(8)}.tmp"
     try:
-        refuse_used(folder, key)
-        staging.mkdir(parents=True)
+        staging.mkdir()
         yield staging
-        staging.rename(target)
+        if base == target:  # it stays, for it may be a mounted disk
+            for path in staging.iterdir():
+                path.rename(target / path.name)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            staging.rename(target)
     except OSError as error:
         raise UserError(f"{key}={folder}: {error.strerror or error}; nothing was written") from error
     finally:

@@ -165,7 +165,7 @@ def _column(row: dict[str, Any], name: str) -> str | None:
     """Name of a column in the row: the same, else the only one that differs in case alone."""
     if name in row:
         return name
-    matches = [column for column in row if _bare(column) == _bare(name)]
+    matches = [column for column in row if bare(column) == bare(name)]
     return matches[0] if len(matches) == 1 else None
 
 
@@ -173,10 +173,10 @@ def _value(where: str, row: dict[str, Any], name: str) -> Any:
     column = _column(row, name)
     if column is None:
         found = ", ".join(map(str.strip, row))
-        raise UserError(
-            f"{where}: no column {name!r}, found {found}; task.text=NAME and task.label=NAME name columns; "
-            "task.data={train: FILE} leaves other files out"
-        )
+        advice = "task.text=NAME and task.label=NAME name columns; task.data={train: FILE} leaves other files out"
+        if len(row) == 1 and re.search("[,;|\t]", found):
+            advice = "columns are separated by commas in .csv, by tabs in .tsv"
+        raise UserError(f"{where}: no column {name!r}, found {found}; {advice}")
     return row[column]
 
 
@@ -185,7 +185,8 @@ def _content(where: str, value: Any, columns: Columns) -> str | np.ndarray:
     if columns.ids:
         return _ids(where, value, columns.padding)
     if not isinstance(value, str):
-        raise UserError(f"{where} is {value!r:.80}, expected a text; task.tokens=ids reads lists of token ids")
+        advice = "; task.tokens=ids reads lists of token ids" if isinstance(value, list) else ""
+        raise UserError(f"{where} is {value!r:.80}, expected a text{advice}")
     return readers.checked_text(where, value)
 
 
@@ -238,6 +239,7 @@ def _csv_rows(path: Path, delimiter: str, columns: Columns) -> Iterator[Row]:
     names = columns.header and _distinct(path, columns.header)
     firsts, lasts, end = set[str](), set[str](), 0
     csv.field_size_limit(sys.maxsize)
+    readers.check_is_text(path)
     with readers.opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True, **DIALECTS[columns.quotes])
         try:
@@ -251,7 +253,7 @@ def _csv_rows(path: Path, delimiter: str, columns: Columns) -> Iterator[Row]:
                     continue
                 if len(cells) != len(names):
                     raise UserError(f"{where}: expected {len(names)} columns: {', '.join(names)}; found {len(cells)}")
-                if _bare(cells[0]) in map(_bare, names) and sorted(map(_bare, cells)) == sorted(map(_bare, names)):
+                if bare(cells[0]) in map(bare, names) and sorted(map(bare, cells)) == sorted(map(bare, names)):
                     raise UserError(
                         f"{where}: a header; remove this line, and leave task.columns null if the file begins with it"
                     )
@@ -270,12 +272,13 @@ def _csv_rows(path: Path, delimiter: str, columns: Columns) -> Iterator[Row]:
 
 def _distinct(path: Path, header: Iterable[str]) -> tuple[str, ...]:
     names = tuple(map(str.strip, header))
-    if len(set(names)) < len(names):
+    named = [name for name in names if name]  # spreadsheets export empty columns without a name
+    if len(set(named)) < len(named):
         raise UserError(f"{path}: two columns have one name: {', '.join(names)}")
     return names
 
 
-def _bare(name: str) -> str:
+def bare(name: str) -> str:
     """Name of a column without case, outer blanks, quote marks and a byte-order mark, as in files that were joined."""
     return name.strip('\ufeff" ').casefold()
 
@@ -294,12 +297,15 @@ def _check_quotes(
         known = {line[0] for line in lines} <= firsts or {line[-1] for line in lines} <= lasts
         joined = known and all(len(line) == len(cells) for line in lines)
     if joined:
-        what = "a quoted cell has a tab or a line end inside, or a quote mark is text"
-    elif any(cell[:1].isspace() and cell.lstrip()[:1] == '"' for cell in cells):
-        what = "a blank before a quote mark; remove it if the mark begins a quoted cell"
-    else:
-        return
-    raise UserError(f"{where}: {what}; task.quotes=doubled reads quoted cells, task.quotes=none marks as text")
+        raise UserError(
+            f"{where}: a quoted cell has a tab or a line end inside, or a quote mark is text; task.quotes=doubled "
+            "reads quoted cells, task.quotes=none marks as text"
+        )
+    if any(cell[:1].isspace() and cell.lstrip()[:1] == '"' for cell in cells):
+        raise UserError(
+            f"{where}: a blank before a quote mark; remove it if the mark begins a quoted cell, else task.quotes=none "
+            "takes both as text"
+        )
 
 
 def _arrow_rows(path: Path, kind: str) -> Iterator[Row]:

@@ -69,7 +69,7 @@ class Scan:
             place += f" and {lacks}"
         raise UserError(
             f"attention.backend=fla: expected cuda, float32 and flash-linear-attention, found {place}; pip install "
-            "'lra[fla]' and use device=cuda, or use attention.backend=null"
+            "flash-linear-attention and use device=cuda, or use attention.backend=null"
         )
 
     def describe(self, device: str) -> str:

@@ -68,11 +68,11 @@ def write_report(folder: Path, selection: str | None = None) -> Path:
     from lra.report.figures import drawn
 
     report = Report(folder, selection)
-    figures = drawn(report)
+    figure, panels = drawn(report)
     for name, text in report.texts().items():
         write_atomic(report.folder / name, text.encode())
-    write_atomic(report.folder / SEEDS_FIGURE, figures["Test result of each seed"].encode())
-    write_atomic(report.folder / PAGE, render.page(report, figures).encode())
+    write_atomic(report.folder / SEEDS_FIGURE, figure.encode())
+    write_atomic(report.folder / PAGE, render.page(report, panels).encode())
     return report.folder / README
 
 

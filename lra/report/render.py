@@ -29,12 +29,11 @@ TECHNICAL = ["place", "caveats", "scores", "vanilla", "own", "pretrained"]  # of
 INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # of seeds.csv
 P = "p (Holm)"
 SHOWN = {  # in a page, by column of the frame of cells
-    "system": "system", "complexity": "complexity", "mean": "mean", "sd": "sd", "n": "n", "low": "low", "high": "high",
-    "published": "published", "difference": "difference", "difference_low": "from", "difference_high": "to",
-    "p_holm": P, "verdict": "verdict", "best": "best", "expected_best": "expected best",
-    "majority_class": "at majority", "goal": "goal", "solved": "solved", "median_steps": "median steps",
-    "lr": "learning rate", "best_val": "best validation", "train_seconds": "training (s)",
-    "parameters": "parameters", "seeds": "seeds",
+    "system": "system", "mean": "mean", "sd": "sd", "n": "n", "interval": "interval", "published": "published",
+    "difference": "difference", "difference_interval": "its interval", "p_holm": P, "verdict": "verdict",
+    "best": "best", "expected_best": "expected best", "majority_class": "at majority", "solved": "solved",
+    "median_steps": "median steps", "lr": "learning rate", "best_val": "best validation",
+    "train_seconds": "training (s)", "parameters": "parameters", "complexity": "complexity",
 }  # fmt: skip
 TEX = {
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
@@ -109,7 +108,7 @@ def readme(report: "Report") -> str:
     )  # fmt: skip
 
 
-def page(report: "Report", figures: Mapping[str, str]) -> str:
+def page(report: "Report", figures: Mapping[str, list[str]]) -> str:
     """Return index.html, which needs no other file."""
     assets = HERE / "assets"
     return _environment(autoescape=True).get_template("page.html.j2").render(
@@ -124,17 +123,46 @@ def page(report: "Report", figures: Mapping[str, str]) -> str:
 
 
 def sections(report: "Report") -> list[dict[str, Any]]:
-    """Return name, note on the baselines, HTML table and caveats of each column of a report."""
+    """Return name, goal, note on the baselines, HTML table and caveats of each column of a report."""
     found = []
     for name, cells, _ in report.columns():
         whole = table(cells)
-        whole.system = whole.system.where(whole.kind == "system", "baseline: " + whole.system)
-        shown = whole[[column for column in SHOWN if column in whole and whole[column].notna().any()]].rename(
-            columns=SHOWN
+        whole = whole.assign(
+            system=whole.system.where(whole.kind == "system", "baseline: " + whole.system),
+            interval=_intervals(whole.low, whole.high),
+            difference_interval=_intervals(whole.difference_low, whole.difference_high),
         )
-        caveats = [f"{row.system}: {row.footnotes}" for row in whole.itertuples() if row.footnotes]
-        found.append({"name": name, "unbeaten": unbeaten(cells), "table": html(shown), "caveats": caveats})
+        rates, goals = whole.lr.dropna().unique(), whole.goal.dropna().unique()
+        notes = [f"Goal: {goal:g} % validation accuracy." for goal in goals]
+        if len(rates) == 1:
+            notes.append(f"Learning rate: {rates[0]:g}.")
+        filled = [
+            column for column in SHOWN
+            if whole[column].replace("", None).notna().any() and (column != "lr" or len(rates) > 1)
+        ]  # fmt: skip
+        found.append({
+            "name": name,
+            "note": " ".join(filter(None, [*notes, unbeaten(cells)])),
+            "table": html(whole[filled].rename(columns=SHOWN)),
+            "caveats": _caveats(cells[cells.kind == "system"]),
+        })  # fmt: skip
     return found
+
+
+def _caveats(own: pd.DataFrame) -> list[str]:
+    """Return each footnote of a column with the systems that have it."""
+    systems: dict[str, list[str]] = {}
+    for row in own.itertuples():
+        for caveat in row.caveats:
+            systems.setdefault(caveat, []).append(row.system)
+    return [
+        f"{'All systems' if len(names) == len(own) > 1 else ', '.join(names)}: {caveat}"
+        for caveat, names in systems.items()
+    ]
+
+
+def _intervals(low: pd.Series, high: pd.Series) -> list[str]:
+    return ["" if pd.isna(start) else f"{start:.2f} to {end:.2f}" for start, end in zip(low, high, strict=True)]
 
 
 def _subject(report: "Report") -> str:
@@ -203,7 +231,7 @@ def latex(report: "Report") -> str:
         r"\begin{threeparttable}",
         rf"\caption{{{tex(caption)}}}",
         rf"\label{{tab:{label}}}",
-        r"\setlength{\tabcolsep}{5pt}",
+        r"\setlength{\tabcolsep}{4pt}",
         rf"\begin{{tabular}}{{ll{'r' * (len(frame.columns) - 2)}}}",
         r"\toprule",
         " & ".join(rf"\shortstack[r]{{{_tex_cell(name)}}}" for name in headers) + r" \\",

@@ -110,7 +110,7 @@ class Wandb:
 
 def _require(package: str) -> None:
     if find_spec(package) is None:
-        raise UserError(f"logger={package}: {package} is not installed; pip install 'lra[{package}]'")
+        raise UserError(f"logger={package}: {package} is not installed; pip install {package}")
 
 
 def loggers_of(settings: Settings) -> list[Any]:

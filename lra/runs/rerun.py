@@ -10,18 +10,20 @@ from typing import Any
 import yaml
 
 from lra.config.cell import Cell
+from lra.config.configure import comparable
 from lra.config.settings import RESULT_KEYS, Settings, checked
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.paths import conf_dir
 from lra.data import Place
 from lra.records import record
-from lra.records.names import METRICS, RECORD, WEIGHTS
+from lra.records.names import METRICS, RECORD, RUNS, WEIGHTS
 from lra.records.record import RunRecord
 from lra.records.runs import Run, read_kept
 from lra.runs.build import Job, assemble
 from lra.runs.folder import completed_record, run
 
+RERUNS = "reruns"  # default results folder
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # what a run computes
 MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "products", "precision")
 CONDITIONS = ("commit", "dirty", "packages", *MACHINE)
@@ -30,12 +32,13 @@ PROBES = ("attention_std", "score_std", "score_asymmetry", "residual_norm", "gra
 ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: times, and what is not reproducible
 
 
-def rerun(path: Path, current: Settings) -> bool:
+def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
     """Train a kept run once more, below `current.out`, and print the differences.
 
     Args:
         path: a run's folder, or `FOLDER/runs.jsonl/RUN`.
         current: places, packages and the device are taken from it; nothing that decides a number.
+        default_out: use `reruns/NAME` instead of `current.out`, NAME being that of the run's results folder.
 
     Returns:
         False if numbers differ.
@@ -45,6 +48,9 @@ def rerun(path: Path, current: Settings) -> bool:
     """
     kept = read_kept(path)
     earlier, place = kept.record, path.parent if path.name == RECORD else path
+    if default_out:
+        above = place.absolute().parts[: -_levels(earlier)]
+        current = replace(current, out=str(Path(RERUNS, [part for part in above if part != RUNS][-1])))
     job = _job(earlier, place, _settings(place, earlier, current))
     if job.folder.resolve() == place.resolve():
         raise UserError(f"out={current.out}: {job.folder} is the kept run itself; choose another out=...")
@@ -119,8 +125,7 @@ def _nulls(attention: str) -> dict[str, None]:
 
 def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
     """Return the run to train again. Its pretraining is done again, too, and not read from the cache."""
-    levels = 5 + bool(earlier.settings)  # of a run's path below its results folder; the first is the option of the task
-    task = path.absolute().parts[-levels]
+    task = path.absolute().parts[-_levels(earlier)]
     cell = Cell(task, earlier.protocol, earlier.attention, earlier.variant, earlier.settings)
     if ".." in cell.folder.parts:
         raise UserError(f"{cell.folder}: expected names of a folder for each run, found a path that leads elsewhere")
@@ -129,6 +134,11 @@ def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
         elsewhere = replace(phase.settings, out=f"{phase.settings.out}_again")
         system = replace(system, pretraining=replace(phase, settings=elsewhere))
     return Job(settings=settings, system=system, cell=cell, title=f"again: {cell} seed {settings.seed}")
+
+
+def _levels(run: RunRecord) -> int:
+    """Return the number of levels of a run's path below its results folder; the first is the option of the task."""
+    return 5 + bool(run.settings)
 
 
 def _refuse_other_inputs(job: Job, earlier: RunRecord) -> None:
@@ -159,7 +169,7 @@ def _known(config: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(whole: RunRecord) -> dict[str, Any]:
-    return {**whole.config["train"], **whole.auto}
+    return {**comparable(whole.config)["train"], **whole.auto}
 
 
 def measurements(kept: Run) -> list[dict[str, Any]]:

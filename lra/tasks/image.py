@@ -81,6 +81,9 @@ class Image(FromSource):
         train, test = splits["train"], splits["test"]
         return {"majority class": majority(train, test), "nearest centroid": nearest_centroid(train, test)}
 
+    def class_names(self) -> list[str]:
+        return ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
     def decode(self, ids: np.ndarray, tokenizer: Path) -> np.ndarray:
         return picture_of(ids)
 

@@ -18,7 +18,7 @@ from lra.data.baselines import bag_of_words, bag_of_words_or_letters, majority, 
 from lra.data.cache import SPLITS, Identity, Splits, Writer
 from lra.data.from_source import Content, FromSource, Source, stored
 from lra.data.groups import Group, by_value, held_out, limited
-from lra.data.tables import Columns, Example, Quotes, examples, ordered, scan
+from lra.data.tables import Columns, Example, Quotes, bare, examples, ordered, scan
 from lra.data.tokenise import (
     BYTE_VOCABULARY,
     MAX_VOCABULARY,
@@ -269,8 +269,9 @@ class Files(FromSource):
                 rows["train"] = list(compress(rows["train"], ~chosen))
                 if not rows[split]:
                     raise UserError(
-                        f"task.{split}={self.shares[split]}: leaves no example of {files['train'][0]} for {split}; "
-                        "take a larger share, or bring a file of its own"
+                        f"task.{split}={self.shares[split]}: leaves no example of {files['train'][0]} for {split}: "
+                        f"{len(labels)} rows have {labels.max() + 1} labels; take a larger share, or bring a file of "
+                        f"its own; is {self.label} the column of classes?"
                     )
         return {split: rows[split] for split in SPLITS}
 
@@ -287,7 +288,7 @@ class Files(FromSource):
 
     def _report(self, place: Place, splits: dict[str, list[Example]], labels: list[str]) -> None:
         """Name columns, files and rows that are not read, and classes without an example in validation or test."""
-        names = [name.casefold() for name in (self.text, self.text2, self.label)]
+        names = [*map(bare, (self.text, self.text2, self.label))]
         scans, labelled = self._scans(place), self._labelled(place)
         for split, found in scans.items():
             hidden = sum(each["unlabelled"] for each in found)
@@ -297,7 +298,7 @@ class Files(FromSource):
                 say(f"{self.name}: {hidden:,} rows of {split} are not read, they have no label")
         header = scans["train"][0]["columns"]
         lists = {
-            "columns not read": [name for name in header if name.strip().casefold() not in names],
+            "columns not read": [name or repr(name) for name in header if bare(name) not in names],
             "files not read": unread(self.data, files_of(self.data, place), place),
         }
         for split in ("val", "test"):
