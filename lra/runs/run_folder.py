@@ -91,7 +91,9 @@ class RunFolder:
         run, config = self.record, self.path / CONFIG
         with readable(config):
             identity = run.config if run is not None else read_json(config) if config.exists() else None
-        allowed = INEXACT if resume == "inexact" else ()
+        ended = run is not None and run.status in (Status.FINISHED, Status.DIVERGED)
+        # A mean pools runs that differ in rounding.
+        allowed = INEXACT if resume == "inexact" else ROUNDING if ended else ()
         changes = [] if identity is None else identity_differences(identity, self.settings, allowed)
         if run is not None and run.status == Status.FINISHED and not changes:
             changes = _data_differences(run, self.settings)

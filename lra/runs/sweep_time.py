@@ -22,7 +22,7 @@ class SweepTime:
 
     def __init__(self, job: Job) -> None:
         settings, facts = job.settings, job.system.builder.facts
-        self._tokens = settings.sweep["tokens"] if job.number == 0 and settings.sweep["jobs"] > 1 else None
+        self._tokens = settings.sweep["tokens"] if job.number == 0 else None
         self._per_step = job.system.recipe.batch_size * facts.documents * facts.max_len
         self._max_hours = settings.max_hours if settings.sweep_minutes is None else None
         self._steps, self._began = 0, 0.0
