@@ -22,7 +22,7 @@ from lra.attention import softmax
 from lra.ops import packing
 from lra.ops.dropout import set_keys
 from lra.ops.packing import Packed
-from lra.training.update import compile_blocks
+from lra.training.optimizer import compile_blocks
 
 CUDA = torch.device("cuda", 0)
 H100 = SimpleNamespace(
