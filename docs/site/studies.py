@@ -28,6 +28,7 @@ def titles(top: Path) -> dict[str, str]:
     return {folder: title for title, folder in links}
 
 
+@cache
 def overview(top: Path) -> dict[str, str]:
     """Return one SVG for each task of Table 1: published numbers and ours by system."""
     from matplotlib.figure import Figure
