@@ -42,6 +42,9 @@ class TrainedModel:
     """
 
     def __init__(self, folder: Path, packages: Sequence[str]) -> None:
+        if not (folder / RECORD).exists():
+            run = next((path.parent for path in sorted(folder.rglob(RECORD))), "runs/.../seed1")
+            raise UserError(f"{folder}: no {RECORD} there; expected the folder of one run, such as {run}")
         self.record = RunRecord.read(folder / RECORD)
         config = self.record.config
         if not (folder / WEIGHTS).exists():
@@ -61,11 +64,12 @@ class TrainedModel:
         self.module.eval()
         self._tokenizer = folder / TOKENIZER
 
-    def predict(self, examples: Iterable[Example], *, batch: int = 32) -> list[Prediction]:
+    def predict(self, examples: Iterable[Example] | str, *, batch: int = 32) -> list[Prediction]:
         """Classify examples.
 
         Args:
-            examples: texts or token ids; pairs of them for tasks with two documents. Texts are cut as in training.
+            examples: texts or token ids; pairs of them for tasks with two documents. Texts are cut as in
+                training. A single text is an example.
             batch: examples that are computed together.
 
         Returns:
@@ -75,7 +79,7 @@ class TrainedModel:
             UserError: an example does not fit the task, or an output is not finite.
         """
         if isinstance(examples, str):
-            raise UserError(f"{examples!r:.80}: expected a list of examples, as [{examples!r:.20}]")
+            examples = [examples]
         documents = [self._ids(document) for example in examples for document in self._documents(example)]
         if not documents:
             return []
@@ -116,6 +120,8 @@ class TrainedModel:
         else:
             ids = self._builder.stored_ids(np.asarray(document))
         most, last = self._spec.max_len, self._spec.vocab_size - 1
+        if isinstance(document, str) and not len(ids):
+            raise UserError(f"{document!r:.80}: expected a text of at least one token")
         if (
             ids.ndim != 1
             or ids.dtype.kind not in "iu"

@@ -22,7 +22,7 @@ from lra.config.configure import first_line
 from lra.core.console import plural, say
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.files import holder
-from lra.core.signals import PAUSED, StopFlag
+from lra.core.signals import PAUSED, StopFlag, keep_worker
 from lra.records.names import LOCK
 from lra.records.runs import declared, recorded
 from lra.runs.build import Job, check_attention
@@ -146,9 +146,11 @@ def _launch(
     if _launcher(config) == "basic":
         _one_by_one(launcher, runs, shared)
         return
-    flag = Forwarding()
+    flag, by_joblib = Forwarding(), _launcher(config) == "joblib"
+    if by_joblib:
+        launcher.joblib["initializer"] = keep_worker
     try:
-        with flag if _launcher(config) == "joblib" else nullcontext():
+        with flag if by_joblib else nullcontext():
             results = launcher.launch([[*run.overrides, *shared] for run in runs], initial_job_idx=0)
     finally:
         if pause := flag.signalled():

@@ -1,6 +1,7 @@
 """Downloads from the Hugging Face hub, announced before they start; a failure is one line."""
 
 import os
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from functools import cache
@@ -121,4 +122,7 @@ def _ask() -> None:
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         raise ConnectionError("HF_HUB_OFFLINE is set")
     request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
-    urllib.request.urlopen(request, timeout=5).close()
+    try:
+        urllib.request.urlopen(request, timeout=5).close()
+    except urllib.error.URLError as error:
+        raise ConnectionError(f"{constants.ENDPOINT} cannot be reached: {error.reason}") from None

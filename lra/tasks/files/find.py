@@ -52,7 +52,7 @@ def files_of(data: Data, place: Place) -> Paths:
     if not paths.get("train"):
         raise UserError(
             f"task.data={data}: no file train{{{','.join(KINDS)}}}, no shards train-00000-of-0000N, no folder train; "
-            f"found {found or 'nothing'}"
+            f"found {found or 'nothing'}{', a folder without such files' if found == 'train' else ''}"
         )
     return paths
 
