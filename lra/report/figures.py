@@ -106,7 +106,8 @@ def _panels(columns: list[Panel], draw: Callable[..., bool], styles: dict[str, S
     """Draw a panel for each column with data, and a legend if they have labels."""
     from matplotlib.figure import Figure
 
-    panels, handles = [], {}
+    panels: list[Any] = []
+    handles: dict[str, Any] = {}
     for name, cells, runs in columns:
         figure = Figure(figsize=(WIDTH, _height(cells) if draw in (_seeds, _steps) else 2.4), layout="constrained")
         axis = figure.subplots()
@@ -269,7 +270,7 @@ def _curves(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[
     axis.set_xlabel("step")
     axis.set_ylabel(_unit(cells).replace("test", "validation"))
     _thousands(axis)
-    return any(len(line.get_xdata()) > 1 for line in axis.lines)
+    return any(len(line.get_xdata()) > 1 for line in axis.lines)  # type: ignore[arg-type]
 
 
 def _cost(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[str, Style]) -> bool:
