@@ -114,7 +114,7 @@ def _rerun(cfg: DictConfig) -> str:
     settings = settings_of(cfg)
     default_out = not any(override.key_or_group == "out" for override in parsed)
     try:
-        equal = rerun(Path(settings.rerun), settings, default_out)
+        equal = rerun(Path(settings.rerun), settings, default_out)  # type: ignore[arg-type]
     except (ValueError, OSError) as error:
         raise UserError(f"rerun={cfg.rerun}: {error}") from None
     if not equal:
