@@ -93,7 +93,7 @@ def train(cfg: DictConfig) -> str | float:
         raise SystemExit(FAILED)
     if searching:
         finished = outcome in (Status.FINISHED, Status.SKIPPED)
-        return search.objective(RunFolder.of(job).record) if finished else float("-inf")
+        return search.objective(RunFolder.of(job).record) if finished else float("-inf")  # type: ignore[arg-type]
     return outcome
 
 
