@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from forked import PLUGINS, SMOKE, Child, installed, left, without_figures
-from support import Commands, composed
+from support import Commands, composed, job_of
 
 import lra
 from lra.cli import train
+from lra.config.cell import cell_of
 from lra.config.settings import settings_of
 from lra.core.console import TrainingBar
 from lra.records import record
@@ -244,7 +245,8 @@ def test_a_sweep_above_max_hours_stops_in_its_first_run_and_goes_on_later(
 
 
 def test_max_hours_stops_a_sweep_of_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(course, "LEAST_SECONDS", 0.0)
-    settings = settings_of(composed("experiment=smoke", "sweep.tokens=10000000000000", "max_hours=1e-9"))
-    time = course.SweepTime(settings, assemble(settings), number=0)
-    assert [bool(time.on_step()) for _ in range(course.LEAST_STEPS + 1)] == [False] * course.LEAST_STEPS + [True]
+    monkeypatch.setattr(sweep_time, "LEAST_SECONDS", 0.0)
+    cfg = composed("experiment=smoke", "sweep.tokens=10000000000000", "max_hours=1e-9")
+    time = sweep_time.SweepTime(job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, [])))
+    steps = sweep_time.LEAST_STEPS
+    assert [bool(time.on_step()) for _ in range(steps + 1)] == [False] * steps + [True]
