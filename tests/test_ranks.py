@@ -160,7 +160,7 @@ def test_more_ranks_than_can_share_a_batch_are_refused(
 # ---------------------------------------------------------------- commands
 
 LONG = ("experiment=smoke", "train.steps=900", "train.eval_every=150", "checkpoint.steps=20", "train.batch_size=9")
-FOLDER = Path("runs/listops/paper/simple/simple/seed1")
+FOLDER = Path("runs/listops/paper/simple/simple/train.batch_size=9,train.eval_every=150,train.steps=900/seed1")
 
 
 def start(ranks: int, *arguments: str) -> subprocess.Popen:
