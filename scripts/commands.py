@@ -63,9 +63,15 @@ def main(folder: Path, fewer: list[str]) -> int:
         shown = _with(_with_a_run(command, folder), " ".join(words).split())
         started = time.monotonic()
         done = subprocess.run(
-            ["bash", "-c", shown], cwd=folder, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+            ["bash", "-c", shown],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
-        last = ["", *(done.stdout + done.stderr).strip().splitlines()][-1]
+        last = ["", *done.stdout.strip().splitlines()][-1]
         wrong += done.returncode not in EXPECTED
         print(f"{done.returncode:4} {time.monotonic() - started:5.0f} s {shown}\n             {last[:200]}", flush=True)
     print("git status --short:")
