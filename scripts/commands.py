@@ -29,7 +29,8 @@ SKIPPED = {  # what matches is not run, for this reason
     r"^pip install": "this script installs the extras that others need",
 }
 PARTS = {  # what matches is run with these words, in place of its own or added
-    r"experiment=(table1_small|table1_narrow|pretraining_small)": "system=simple seed=1",
+    r"experiment=table1_(small|narrow)": "task=listops system=simple seed=1",
+    r"experiment=pretraining_small": "system=simple case=from_scratch seed=1",
     r"experiment=lra|experiment=table1 ": "task=listops system=simple seed=1 sweep_minutes=1",
     r"experiment=ablations": "seed=1",
     r"experiment=small_listops.*seed=1,2,3": "seed=1 train.steps=200",
