@@ -90,5 +90,5 @@ def versions(session: nox.Session, end: str) -> None:
     chosen = "not test_attention or simple or softmax"
     files = [f"tests/test_{name}.py" for name in names]
     session.run("pytest", "-n", "auto", "-k", chosen, *files, *session.posargs)
-    slow = [f"tests/test_{name}.py" for name in ("compiled", "packing", "fit")]
+    slow = [f"tests/test_{name}.py" for name in ("compiled", "packing", "fit", "cuda_code")]
     session.run("pytest", "-n", "auto", "-m", "slow or not (slow or gpu)", *slow, *session.posargs)

@@ -91,6 +91,7 @@ def test_rows_of_table_1_train_with_the_gradients_of_plain_blocks(
 ) -> None:
     """Few graphs serve batches of other documents and rows."""
     models = compiled_and_plain(monkeypatch, 400, "task=text", "protocol=strict", f"system={system}")
+    gram = system.startswith("simple") and not packs  # its other form serves short batches
     counters = torch._dynamo.utils.counters
     counters.clear()
     for lengths in ([97, 300, 1], [131, 9, 400, 260, 3], [9, 8, 7, 6]):
@@ -112,7 +113,9 @@ def test_rows_of_table_1_train_with_the_gradients_of_plain_blocks(
             assert (actual is None) == (expected is None)
             if expected is not None:
                 assert (actual - expected).abs().max() <= 1e-10 * expected.abs().max().clamp(min=1)
-    assert not counters["graph_break"] and 1 <= counters["stats"]["unique_graphs"] <= (3 if system in THREE else 2)
+    assert not counters["graph_break"] and 1 <= counters["stats"]["unique_graphs"] <= (
+        3 if system in THREE or gram else 2
+    )
 
 
 @pytest.mark.slow

@@ -52,6 +52,27 @@ def test_every_key_with_an_impossible_value(value: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("hydra.run.dir=D", "hydra.run.dir=D"),
+        ("--multirun hydra.sweep.dir=D", "hydra.sweep.dir=D"),
+        ("--multirun hydra.job.chdir=true seed=1,2", "hydra.job.chdir=true"),
+        ("--multirun --cfg job", "--cfg"),
+        ("--experiment smoke", "--experiment"),
+        ("--train.lr=0.1", "--train.lr=0.1"),
+        ("attention=[simple,softmax]", "attention=[simple,softmax]"),
+        ("+experiment=smoke", "+experiment"),
+        ("--multirun hydra.launcher.n_job=2", "hydra.launcher.n_job"),
+        ("train.lr=${oc.env:RATE,0.003}", "train.lr=0.003"),
+        ("rates=nowhere.yaml", "rates=nowhere.yaml"),
+    ],
+)
+def test_a_habit_of_hydra_that_fails_is_one_line(cli: Commands, words: str, key: str) -> None:
+    assert key in one_line(cli, *words.split())
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize(
     ("argument", "message"),
     [
         ("attention=simple,foo", "attention=foo: no such option; known: "),

@@ -17,7 +17,7 @@ def weights(q: Tensor, k: Tensor, scale: float, dropout: float, state: int) -> t
     """Softmax weights [H, n, m] of q [n, H, Dh] and k [m, H, Dh], and the factors of a dropout on them."""
     scores = torch.einsum("nhd,mhd->hnm", q, k) * scale
     drawn = torch.rand(scores.shape, generator=torch.Generator().manual_seed(state))
-    return scores.softmax(dim=-1), (drawn >= dropout).double() / (1 - dropout)
+    return scores.softmax(dim=-1), (drawn >= dropout).to(scores.dtype) / (1 - dropout)
 
 
 def forward(q, k, v, q_starts, k_starts, q_longest, k_longest, dropout, causal, debug, *, scale):

@@ -2,9 +2,12 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
+from time import sleep
 
 import pytest
+from joblib import Parallel, delayed
 
 from lra.core import files, signals
 from lra.core.signals import StopFlag
@@ -62,6 +65,40 @@ def test_a_signal_that_another_library_handles_is_left_to_it() -> None:
         signal.signal(signal.SIGUSR2, before)
 
 
+@pytest.mark.parametrize("number", CODES)
+@pytest.mark.parametrize("is_within", [False, True])
+def test_a_flag_within_another_takes_the_signal_before_it_and_during_it(
+    number: signal.Signals, is_within: bool
+) -> None:
+    with StopFlag(repeated=True) as around:
+        if not is_within:
+            os.kill(os.getpid(), number)
+        with StopFlag() as stop:
+            if is_within:
+                os.kill(os.getpid(), number)
+            assert stop.pending().code == CODES[number]
+        assert (around.pending() is None) == is_within
+
+
+def _others_end(number: int) -> str:
+    """Send a signal to the other workers of joblib."""
+    parent, me = os.getppid(), os.getpid()
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    workers = [pid for pid in map(int, children) if b"Loky" in Path(f"/proc/{pid}/cmdline").read_bytes() and pid != me]
+    for pid in workers:
+        os.kill(pid, number)
+    sleep(1)
+    return f"the signal reached {len(workers)}"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_a_worker_without_a_run_ends_no_other(number: int) -> None:
+    parallel = Parallel(n_jobs=2, initializer=signals.keep_worker)
+    assert parallel([delayed(_others_end)(number)]) == ["the signal reached 1"]
+
+
 def _ended(numbers: tuple, *, repeated: bool, patience: float) -> int:
     """Exit code of a process that gets these signals one after the other, or minus the signal that ended it."""
     child = os.fork()
@@ -90,7 +127,7 @@ def test_a_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
     assert files.holder(path) is None
     for _ in range(2):
         with files.hold(path, 0):
-            assert str(path) in files.holder(path)
-            with pytest.raises(files.Held, match=LOCK), files.hold(path, 0.1):
+            assert str(tmp_path) in files.holder(path)
+            with pytest.raises(files.Held, match=tmp_path.name), files.hold(path, 0.1):
                 pass
         assert files.holder(path) is None

@@ -38,7 +38,7 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
     program = f"lra-{config_name}"
     debug = os.environ.get("HYDRA_FULL_ERROR")
 
-    def fail(error: BaseException) -> NoReturn:
+    def fail(error: Exception) -> NoReturn:
         if debug:
             traceback.print_exception(error)
         print(f"{program}: error: {explain(error, config_name, sys.argv[1:])}", file=sys.stderr)

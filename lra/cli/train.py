@@ -16,7 +16,7 @@ from lra.config.settings import Settings, settings_of
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
 from lra.core.files import Held
-from lra.core.signals import PAUSED, Paused
+from lra.core.signals import PAUSED, Paused, worker_flag
 from lra.records.runs import recorded
 from lra.runs.build import Job, assemble
 from lra.runs.folder import run
@@ -46,7 +46,7 @@ def train(cfg: DictConfig) -> str | float:
     in_driver = launcher == "basic" or (launcher == "joblib" and not worker)  # with n_jobs=1 joblib has no workers
     if not alone and not in_driver:
         without_bars()
-    if _paused:
+    if _paused or worker_flag.signalled():
         return "waiting"
     found = rates.apply(cfg, hydra_cfg)
     if alone:
@@ -91,7 +91,7 @@ def train(cfg: DictConfig) -> str | float:
     if alone and outcome in ("failed", "diverged"):
         raise SystemExit(FAILED)
     if searching:
-        return search.objective(recorded(job.folder)) if outcome in ("finished", "skipped") else float("-inf")
+        return search.objective(recorded(job.folder)) if outcome in ("finished", "skipped") else float("-inf")  # type: ignore[arg-type]
     return outcome
 
 
@@ -112,7 +112,7 @@ def _rerun(cfg: DictConfig) -> str:
     settings = settings_of(cfg)
     default_out = not any(override.key_or_group == "out" for override in parsed)
     try:
-        equal = rerun(Path(settings.rerun), settings, default_out)
+        equal = rerun(Path(settings.rerun), settings, default_out)  # type: ignore[arg-type]
     except (ValueError, OSError) as error:
         raise UserError(f"rerun={cfg.rerun}: {error}") from None
     if not equal:

@@ -64,7 +64,11 @@ class StopFlag:
         if threading.current_thread() is threading.main_thread():
             ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # by nohup
             numbers = [number for number in ASKING if not (number == signal.SIGHUP and ignored)]
-            numbers += [number for number in WARNINGS if signal.getsignal(number) is signal.SIG_DFL]
+            outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+            if isinstance(outer, StopFlag) and self._number is None:  # asked for before this flag was there
+                self._number, self._since = outer._number, outer._since
+            free = (signal.SIG_DFL, getattr(outer, "_set", None))
+            numbers += [number for number in WARNINGS if signal.getsignal(number) in free]
             self._handlers = {number: signal.signal(number, self._set) for number in numbers}
         return self
 
@@ -94,6 +98,15 @@ class StopFlag:
         if self._minutes is not None and time.monotonic() >= STARTED + 60 * self._minutes:
             return self.signalled() or Paused(f"sweep_minutes={self._minutes:g} are over")
         return self.signalled()
+
+
+worker_flag = StopFlag(repeated=True)
+"""Set by a signal to a worker of joblib between its runs; the run that it has next pauses."""
+
+
+def keep_worker() -> None:
+    """Let a signal set `worker_flag`: the death of a worker without a run would make joblib kill the others."""
+    worker_flag.__enter__()
 
 
 @contextmanager

@@ -101,7 +101,7 @@ class SweepTime:
     """Print the time of the whole sweep during its first run, and stop it if that is above `max_hours`."""
 
     def __init__(self, settings: Settings, system: System, number: int) -> None:
-        self._tokens = settings.sweep["tokens"] if number == 0 and settings.sweep["jobs"] > 1 else None
+        self._tokens = settings.sweep["tokens"] if number == 0 else None
         self._per_step = system.recipe.batch_size * system.builder.facts.documents * system.builder.facts.max_len
         self._max_hours = settings.max_hours if settings.sweep_minutes is None else None
         self._steps, self._began = 0, 0.0

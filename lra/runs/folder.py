@@ -56,7 +56,8 @@ def _found(folder: Path, settings: Settings) -> tuple[RunRecord | None, list[str
         return None, []
     run = recorded(folder)
     identity = _identity(folder) if run is None else run.config
-    allowed = INEXACT if settings.resume == "inexact" else ROUNDING if run is not None and run.kept else ()
+    ended = run is not None and run.status in ("finished", "diverged")  # a mean pools runs that differ in rounding
+    allowed = INEXACT if settings.resume == "inexact" else ROUNDING if ended else ()
     changes = [] if identity is None else identity_differences(identity, settings, allowed)
     if run is not None and run.status == "finished" and not changes:
         changes = _data_differences(run, settings)

@@ -25,7 +25,7 @@ from lra.config.cell import PLACED, Cell, cell_of, keys_of
 from lra.config.compose import options
 from lra.config.configure import check_packages, check_value
 from lra.config.settings import Seed, Settings, settings_of
-from lra.core.console import say
+from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.core.files import digest, explained, hold
 from lra.data import Place
@@ -243,6 +243,8 @@ def check_data(rows: list[PlannedCell]) -> None:
     for row in rows:
         builder, task = row.system.builder, digest(row.settings.task)
         name = builder.facts.name
+        if name in lacking:
+            continue
         try:
             if task not in located:
                 located[task] = builder.locate(Place.of(row.settings))
@@ -259,7 +261,11 @@ def check_data(rows: list[PlannedCell]) -> None:
     for name, message in lacking.items():
         say(f"{name}: {message}")
     if lacking:
-        raise UserError(f"no data for {', '.join(lacking)}; add the files above, or leave these tasks out")
+        others = dict.fromkeys(row.cell.task for row in rows if row.system.builder.facts.name not in lacking)
+        remedy = f"add the files above{', or train the others: task=' if others else ''}{','.join(others)}"
+        runs = [len(row.runs) for row in rows if row.system.builder.facts.name in lacking]
+        total = sum(len(row.runs) for row in rows)
+        raise UserError(f"no data for {', '.join(lacking)} ({sum(runs)} of {plural(total, 'run')}); {remedy}")
 
 
 def declare(plan: Plan) -> None:
