@@ -38,7 +38,7 @@ class Based(KernelAttention):
         self.width = width
         self.query, self.key = (nn.Linear(shape.dim, shape.heads * width, bias=shape.bias) for _ in range(2))
 
-    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return self.taylor(q), self.taylor(k)
 
     def taylor(self, x: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ class BigBird(PatternAttention):
         deviations=("the last block stays that of the task's longest input, which shorter inputs do not have",),
     )
     can_be_causal = False
+    table: Tensor  # [H, blocks, random blocks]
 
     def __init__(self, shape: Shape, *, block: PositiveInt, random_blocks: NonNegativeInt, scale: Scale) -> None:
         keys = f"own block of {block} ± 1, first, last, random: {random_blocks}"
@@ -42,7 +43,7 @@ class BigBird(PatternAttention):
         self.register_buffer("table", draw_blocks(shape.heads, self.last + 1, random_blocks))
 
     @property
-    def full_pattern(self) -> bool:
+    def full_pattern(self) -> bool:  # type: ignore[override]
         free = free_blocks(torch.arange(self.last + 1, device="cpu"))[1:-1]  # the first and the last read all
         return bool((free.sum(dim=-1) <= self.table.shape[-1]).all())
 

@@ -74,7 +74,7 @@ class Cosformer(KernelAttention):
     def __init__(self, shape: Shape, *, eps: PositiveFloat) -> None:
         super().__init__(shape, eps=eps)
 
-    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         # Angles in float64, rounded once: all positions of a long text lie within a quarter of a turn.
         position = torch.arange(k.shape[-2], dtype=torch.float64, device=q.device).unsqueeze(-1)
         angle = position * (math.pi / 2 / self.shape.max_positions)

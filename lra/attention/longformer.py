@@ -43,17 +43,17 @@ class Longformer(PatternAttention):
     ) -> None:
         everywhere = f" or min(i, j) < {global_positions}" if global_positions else ""
         super().__init__(shape, scale=scale, keys=f"|i − j| ≤ {window // 2}{everywhere}")
-        self.half = min(window // 2, shape.max_positions)
+        self.reach = min(window // 2, shape.max_positions)
         self.global_positions = global_positions
 
     def width(self, length: int) -> int:
-        return min(self.half, length, WIDEST)
+        return min(self.reach, length, WIDEST)
 
     def parts(self, places: Tensor) -> list[KeyPart]:
-        return [Blocks(table=band(places, self.half, self.causal), rule=self.reads)]
+        return [Blocks(table=band(places, self.reach, self.causal), rule=self.reads)]
 
     def reads(self, i: Tensor, j: Tensor) -> Tensor:
-        return (i - j).abs() <= self.half
+        return (i - j).abs() <= self.reach
 
     def global_places(self, places: Tensor) -> Tensor:
         return places[: self.global_positions]

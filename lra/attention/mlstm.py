@@ -65,8 +65,8 @@ class Mlstm(Recurrent):
         ways = [self.numbers(log_in, log_keep)]
         if not self.causal:
             ways.append([x.flip(-1) for x in self.numbers(log_in.flip(-1), log_keep.flip(-1))])
-        numbers = (torch.stack(parts, dim=-1) for parts in zip(*ways, strict=True))
-        return gated_memory(q, k, v, *numbers, min(CHUNK, q.shape[-2]))
+        log_in, log_keep, log_least = (torch.stack(parts, dim=-1) for parts in zip(*ways, strict=True))
+        return gated_memory(q, k, v, log_in, log_keep, log_least, min(CHUNK, q.shape[-2]))
 
     def numbers(self, log_in: Tensor, log_keep: Tensor) -> list[Tensor]:
         """Logarithms [B, H, L] of the key's factor, the decay and the least divisor, for states divided by exp(m)."""

@@ -41,6 +41,8 @@ class Performer(KernelAttention):
     commutes = True
     packs = True
 
+    projection: Tensor  # [M, Dh]
+
     def __init__(
         self,
         shape: Shape,

@@ -47,6 +47,8 @@ class Reformer(Mixer):
     )
     projects_out = True
 
+    rotations: Tensor  # [H, Dh, rounds, n / 2]
+
     def __init__(
         self,
         shape: Shape,

@@ -40,6 +40,8 @@ class Retention(Attention):
     )
     can_be_causal = True
 
+    log_decay: Tensor  # [H]
+
     def __init__(self, shape: Shape, *, norm_eps: PositiveFloat, backend: Backend | None) -> None:
         super().__init__(shape)
         self.gate = project_in(shape)
@@ -52,7 +54,7 @@ class Retention(Attention):
         # Not saved: it follows from the number of heads.
         self.register_buffer("log_decay", torch.tensor(log_decay, dtype=torch.float64), persistent=False)
 
-    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
         y = merge_heads(self.attend(*self.project(x), key_mask))
         return self.out(silu(self.gate(x)) * y)
 

@@ -125,7 +125,7 @@ class S4D(Mixer):
     def convolve(self, x: Tensor, reads: int | None = None) -> Tensor:
         """Apply both kernels by FFT; a few outputs directly."""
         kernels = self.kernel(x.shape[1])
-        return convolve_both(x, *kernels) if reads is None else convolve_few(x, *kernels, reads)
+        return convolve_both(x, *kernels) if reads is None else convolve_few(x, *kernels, reads)  # type: ignore[call-arg]
 
     def convolve_causally(self, x: Tensor) -> Tensor:
         """Convolve by a recurrence over chunks: the rounding of an FFT would leak later positions."""

@@ -133,7 +133,7 @@ class Simple(Attention):
             return (self.out(y) if self.drop_state else y).to(x.dtype)
         weight, bias = self._fold(state, x.dtype)
         if self.shape.out_proj and self.drop_state:
-            weight, bias = product(self.out.weight, weight, x.dtype), self.out(bias)
+            weight, bias = product(self.out.weight, weight, x.dtype), self.out(bias)  # type: ignore[arg-type]
         weight = weight.unflatten(1, (len(x), -1)).permute(1, 2, 0)  # [B, D, outputs]
         return torch.baddbmm(bias.to(x.dtype), x, weight.to(x.dtype))
 

@@ -55,7 +55,7 @@ class Softmax(Attention):
         longest = max(packed.mask.shape[1], CHUNK)
         few = len(q) == len(packed.mask)
         q_starts, q_longest = (packed.first_pieces, 1) if few else (packed.pieces, longest)
-        noise = 0.0, None
+        noise: tuple[float, Tensor | None] = (0.0, None)
         if self.dropout.drops:
             self.dropout.check_key(q, packed)
             noise = self.dropout.p, self.dropout.seed

@@ -50,6 +50,8 @@ class Spectrum(nn.Module):
 
     deviations: tuple[str, ...] = ()
 
+    noise: Tensor
+
     def __init__(self, noise: Tensor, samples: int) -> None:
         super().__init__()
         self.samples = samples
@@ -96,7 +98,7 @@ class Rks(Spectral, abstract=True):
         super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps, smoothing=smoothing)
         self.smoothing = smoothing
 
-    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         omega = self.spectrum.frequencies()
         q, k = (rks(scaled(x), omega, self.spectrum.samples, self.smoothing) for x in (q, k))
         return q, k
@@ -109,7 +111,7 @@ class Prf(Spectral, abstract=True):
         super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
         self.card = replace(self.card, deviations=(*self.card.deviations, LOG_SHIFTS.format(eps=eps)))
 
-    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:
+    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:  # type: ignore[override]
         omega = self.spectrum.frequencies()
         log_q, log_k = log_prf(scaled(q), omega), log_prf(scaled(k), omega)
         if key_mask is not None:
@@ -276,6 +278,8 @@ class FastFood(Spectrum):
     Source:
         Le et al. 2013, Fastfood.
     """
+
+    hadamard: Tensor
 
     def __init__(self, head_dim: int, init: Literal["classic", "released"]) -> None:
         size = 1 << (head_dim - 1).bit_length()

@@ -30,7 +30,7 @@ def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> It
     for length in [None] if settings.what == "step" else settings.lengths:
         say(f"{', '.join(subject.title for subject in subjects)}{f', length {length}' if length else ''}")
         make = layer_step if settings.what == "layer" else model_step
-        made = [make(subject, length, device) for subject in subjects]
+        made = [make(subject, length, device) for subject in subjects]  # type: ignore[arg-type]
         memory = [_peak(step, device) for step in made]
         fits = {number: step.run for number, step in enumerate(made) if memory[number] is not None}
         seconds = seconds_in_turns(fits, settings.rounds)
@@ -95,7 +95,7 @@ def _ratios(seconds: dict[Hashable, list[float]], number: int) -> list[float] | 
     return [own / first for own, first in zip(seconds[number], seconds[0], strict=True)]
 
 
-def seconds_in_turns(steps: Mapping[Hashable, Callable[[], object]], rounds: int) -> dict[Hashable, list[float]]:
+def seconds_in_turns(steps: Mapping[Any, Callable[[], object]], rounds: int) -> dict[Any, list[float]]:
     """Time every step once a round, in alternating order, so that drifts of the machine affect all alike.
 
     Before each timed call a step runs twice to warm up. Returns seconds of wall time by name, one value a round; an

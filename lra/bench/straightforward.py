@@ -36,7 +36,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x [B, N, D], mask [B, N], True at real tokens -> [B, N, D]."""
         q, k, v = (f(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
-        return self.out(self.attend(q, k, v, mask).transpose(1, 2).flatten(2))
+        return self.out(self.attend(q, k, v, mask).transpose(1, 2).flatten(2))  # type: ignore[operator]
 
 
 class Simple(Attention):

@@ -86,7 +86,7 @@ def layer_step(subject: Subject, length: int, device: str) -> Step:
 def model_step(subject: Subject, length: int | None, device: str) -> Step:
     """Training step of a model on random tokens, `length` (or as many as the task allows) in each document."""
     settings = subject.settings
-    system = assemble(settings)
+    system = assemble(settings)  # type: ignore[arg-type]
     recipe, facts, seed = system.recipe, system.builder.facts, settings.seed
     if length is not None:
         facts = replace(facts, max_len=length)

@@ -68,9 +68,9 @@ def best_settings(runs: list[Run], overrides: Iterable[str]) -> list[dict[str, A
         found[system][json.dumps(settings)].append(objective(run.record))
     rows = []
     for system, results in sorted(found.items()):
-        settings, best = max(results.items(), key=lambda item: mean(item[1]))
+        chosen, best = max(results.items(), key=lambda item: mean(item[1]))
         row = dict(zip(SYSTEM, system, strict=True))
-        rows.append({**row, "settings": json.loads(settings), "validation": mean(best), "n": len(best)})
+        rows.append({**row, "settings": json.loads(chosen), "validation": mean(best), "n": len(best)})
     return rows
 
 

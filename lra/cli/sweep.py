@@ -9,6 +9,7 @@ from contextlib import nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
@@ -46,7 +47,7 @@ class Forwarding(StopFlag):
         warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)  # of joblib
         for worker in multiprocessing.active_children():
             with suppress(ProcessLookupError):
-                os.kill(worker.pid, signal.SIGTERM)
+                os.kill(worker.pid, signal.SIGTERM)  # type: ignore[arg-type]
 
 
 def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
@@ -119,9 +120,10 @@ def _check_reference(plan: Plan) -> None:
     published = Published.of_folder(plan.out)
     for row in plan.rows:
         published.add(row.cell.attention, row.cell.variant, row.system.row)
+    cells: list[Any] = [*(row.cell for row in plan.rows), *declared(plan.out).cells]
     known = {
         published.name(cell.attention, cell.variant, settings)
-        for cell in [*(row.cell for row in plan.rows), *declared(plan.out).cells]
+        for cell in cells
         for settings in (settings_text(cell.settings), "")
     }
     if name not in known:

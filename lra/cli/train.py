@@ -91,7 +91,7 @@ def train(cfg: DictConfig) -> str | float:
     if alone and outcome in ("failed", "diverged"):
         raise SystemExit(FAILED)
     if searching:
-        return search.objective(recorded(job.folder)) if outcome in ("finished", "skipped") else float("-inf")
+        return search.objective(recorded(job.folder)) if outcome in ("finished", "skipped") else float("-inf")  # type: ignore[arg-type]
     return outcome
 
 
@@ -112,7 +112,7 @@ def _rerun(cfg: DictConfig) -> str:
     settings = settings_of(cfg)
     default_out = not any(override.key_or_group == "out" for override in parsed)
     try:
-        equal = rerun(Path(settings.rerun), settings, default_out)
+        equal = rerun(Path(settings.rerun), settings, default_out)  # type: ignore[arg-type]
     except (ValueError, OSError) as error:
         raise UserError(f"rerun={cfg.rerun}: {error}") from None
     if not equal:

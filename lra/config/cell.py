@@ -49,13 +49,13 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
     """Return the cell of a composed configuration; `varied`: keys that are part of its name."""
     choices = hydra_cfg.runtime.choices
     settings = {"case": choices["case"]} if choices["case"] else {}
-    task, *others = (str(choices[group]) for group in PLACED[:4])
+    task, protocol, attention, variant = (str(choices[group]) for group in PLACED[:4])
     for key in sorted(varied):
         settings[key] = choices[key] if key in choices else _named(OmegaConf.select(cfg, key))
     data = cfg.task.get("data")
     if isinstance(data, str | DictConfig):  # a wrong type is refused when the task is built
         task = file_name(f"{task}-{quoted(data_name(data, cfg.task.get('name')))}")
-    return Cell(task, *others, settings)
+    return Cell(task, protocol, attention, variant, settings)
 
 
 def is_planned(hydra_cfg: DictConfig) -> bool:

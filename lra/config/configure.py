@@ -263,6 +263,7 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         return str(error)
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
+        assert mark is not None  # without one, PyYAML raises another class
         return f"{shown(mark.name)}, line {mark.line + 1}: {error.problem or error.context}"
     message = first_line(error)
     if isinstance(error, MissingConfigException) and error.options is not None:
@@ -290,8 +291,8 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
     if message.startswith("Ambiguous value"):
         return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b], a text \"key='a,b'\""
     if message.startswith(NO_OPTION):
-        chosen = [word for word in overrides if word.partition("=")[0] in groups(config_name)]
-        parsed = OverridesParser.create().parse_overrides(chosen)
+        options = [word for word in overrides if word.partition("=")[0] in groups(config_name)]
+        parsed = OverridesParser.create().parse_overrides(options)
         wrong = [each.input_line for each in parsed if isinstance(each.value(), int | float | None)]
         return f"{', '.join(wrong) or message}: expected the name of an option"
     return message
@@ -330,7 +331,7 @@ def _known_keys(config_name: str, overrides: Iterable[str]) -> list[str]:
     return [*chosen, *keys]
 
 
-def dotted(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every dotted key of nested dictionaries, inner nodes included, with its value."""
     for key, value in node.items():
         yield f"{prefix}{key}", value

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from contextlib import ExitStack, suppress
-from typing import Self
+from typing import Any, Self
 
 from lra.core.errors import printable
 
@@ -54,7 +54,7 @@ class Bar:
     def __init__(self, title: str, total: int, done: int = 0) -> None:
         self.title, self.total, self._before = title, total, done
         self._started = self._last_line = time.monotonic()
-        self._bar = None
+        self._bar: Any = None  # of rich
         if _bars and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             self._draw(printable(title), done)
 

@@ -23,6 +23,8 @@ from lra.data.groups import Group, by_size, by_value
 PADDING = 0
 OF_INPUTS = ("tokens", "values")  # the objectives of self-pretraining
 
+Objective = Literal["classify", "next_token", "positions", "reconstruct", "tokens", "values"]
+
 Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
 
@@ -58,7 +60,7 @@ class TaskSpec:
     max_len: int
     classes: int
     documents: int = 1
-    objective: Literal["classify", "next_token", "positions", "reconstruct", "tokens", "values"] = "classify"
+    objective: Objective = "classify"
     causal: bool = False
     pictures: bool = False
     fixed_length: bool = False
@@ -250,7 +252,7 @@ class TaskBuilder(ABC):
     def build(self, place: Place) -> Task:
         """Open the prepared task, preparing it first if it is not in the cache."""
 
-    def groups(self, split: Split) -> dict[str, Group]:
+    def groups(self, split: Any) -> dict[str, Group]:
         """Return groups of the examples of a split, for tasks that classify."""
         return {"length": by_size(split.lengths(np.arange(len(split))).sum(axis=1)), "class": by_value(split.labels)}
 

@@ -13,7 +13,7 @@ import shutil
 import sys
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ MAX_CLASSES = 2**16  # also of tokens: 16 bits are stored
 LOCK_TIMEOUT_SECONDS = 3600
 REMEDY = "choose another folder with cache=... or LRA_CACHE"
 
-Splits = dict[str, Split]
+Splits = dict[str, Any]  # by name, of the class of `Split` that the objective asks for
 Identity = dict[str, Any]
 
 Make = Callable[[dict[str, "Writer"], Path], Any]
@@ -126,7 +126,9 @@ def _build(
     splits = ("train", "test") if validates_on_test else SPLITS
     writers = {split: Writer(staging, split, facts) for split in splits}
     try:
-        with _recorded(folder.parent.parent) if "code" in identity else nullcontext({}) as read:
+        watched: AbstractContextManager[dict[str, str]]
+        watched = _recorded(folder.parent.parent) if "code" in identity else nullcontext({})
+        with watched as read:
             source = make(writers, staging)
         files = {path.name: sha256(path) for path in sorted(staging.iterdir()) if path.suffix != ARRAY}
         arrays: dict[str, Any] = {}
@@ -379,7 +381,11 @@ def _recorded(cache_folder: Path) -> Iterator[dict[str, str]]:
         paths = [Path(name) for name in sorted(_listeners.pop())]
     elsewhere = (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev", cache_folder.absolute())
     for path in paths:
-        if path.is_file() and path.suffix not in (".py", ".pyc") and not any(map(path.is_relative_to, elsewhere)):
+        if (
+            path.is_file()
+            and path.suffix not in (".py", ".pyc")
+            and not any(path.is_relative_to(each) for each in elsewhere)
+        ):
             inputs[str(path)] = sha256(path)
 
 

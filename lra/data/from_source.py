@@ -115,8 +115,11 @@ def together(place: Place, *layouts: dict[str, str]) -> dict[str, Path]:
     Raises:
         UserError: only a part of a layout is there.
     """
-    for layout in layouts if place.data_dir else ():
-        paths = {key: place.data_dir / name for key, name in layout.items()}
+    folder = place.data_dir
+    if folder is None:
+        return {}
+    for layout in layouts:
+        paths = {key: folder / name for key, name in layout.items()}
         missing = [path for path in paths.values() if not path.exists()]
         if not missing:
             return paths
@@ -147,7 +150,7 @@ class FromSource(TaskBuilder):
     @property
     def options(self) -> dict[str, Any]:
         """Options that decide an example: the fields of a dataclass without those in `BESIDE`."""
-        names = [field.name for field in fields(self) if field.init and field.name not in self.BESIDE]
+        names = [field.name for field in fields(self) if field.init and field.name not in self.BESIDE]  # type: ignore[arg-type]
         return {name: getattr(self, name) for name in names}
 
     def identity(self, place: Place, raw: dict[str, str]) -> Identity:

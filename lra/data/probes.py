@@ -9,13 +9,13 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from lra.core import streams
 from lra.core.errors import UserError
-from lra.data import Place, TaskSpec, titled
+from lra.data import Objective, Place, TaskSpec, titled
 from lra.data.baselines import majority
 from lra.data.cache import SPLITS, Splits, Writer
 from lra.data.from_source import Content, Generated, Source
@@ -68,9 +68,17 @@ class Probe(Generated):
     """
 
     published: ClassVar[dict[str, Any]]
-    objective: ClassVar[str] = "positions"
+    objective: ClassVar[Objective] = "positions"
 
     causal: bool
+
+    if TYPE_CHECKING:  # every probe declares these options among its own, in their order
+
+        @property
+        def length(self) -> int: ...
+
+        @property
+        def vocabulary(self) -> int: ...
 
     @abstractmethod
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:

@@ -163,7 +163,7 @@ class Chosen(Sequence[Row]):
     def __len__(self) -> int:
         return len(self.places)
 
-    def __getitem__(self, place: int) -> Row:
+    def __getitem__(self, place: int) -> Row:  # type: ignore[override]
         return self.rows[self.places[place]]
 
 

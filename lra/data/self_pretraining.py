@@ -32,7 +32,7 @@ class Inputs(Split):
         values: predict the number (id - 1) / (V - 2), such as a grey value, instead of a class.
     """
 
-    shift: int
+    shift: int  # type: ignore[misc]
     vocab_size: int
     values: bool
     documents = 1
@@ -89,7 +89,7 @@ class Masked(Inputs):
     def places(self, row: int, length: int) -> np.ndarray:
         draws = streams.generator(self.seed, "mask", self.draw, row).random(length)
         hidden = np.flatnonzero(draws < self.share)
-        return hidden if len(hidden) else draws.argmin(keepdims=True)
+        return hidden if len(hidden) else np.array([draws.argmin()])
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
         batch = super().pad(examples, length)

@@ -122,7 +122,7 @@ def scan(path: Path, columns: Columns, max_classes: int) -> dict[str, Any]:
                 "task.max_classes=N allows more"
             )
         for ids in example.texts if columns.ids else ():
-            largest = max(largest or 0, int(ids.max()) - 1)
+            largest = max(largest or 0, int(np.asarray(ids).max()) - 1)
     names = next((list(row) for _, row in _rows(path, columns)), [])
     return {"labels": labels, "unlabelled": unlabelled, "texts": texts, "largest": largest, "columns": names}
 
@@ -318,7 +318,7 @@ def _arrow_rows(path: Path, kind: str) -> Iterator[Row]:
             if kind == ".parquet":
                 parquet = pq.ParquetFile(file)
                 schema, batches = parquet.schema_arrow, parquet.iter_batches()
-            elif file.peek(6).startswith(b"ARROW1"):  # also of Feather
+            elif file.peek(6).startswith(b"ARROW1"):  # type: ignore[attr-defined]  # also of Feather
                 arrow = pa.ipc.open_file(file)
                 schema, batches = arrow.schema, map(arrow.get_batch, range(arrow.num_record_batches))
             else:  # as `datasets` writes it

@@ -82,7 +82,7 @@ class Bert(Start):
             norm = {end: theirs[f"embeddings.LayerNorm.{end}"] for end in ("weight", "bias")}
         except KeyError as error:
             raise UserError(f"{self.path}: no tensor {error}; {self.hint}") from None
-        positions, wanted = positions + segments[0], len(model.embedding.positions)
+        positions, wanted = positions + segments[0], len(model.embedding.positions)  # type: ignore[arg-type]
         if len(positions) < wanted:
             raise UserError(
                 f"{self.path}: {len(positions)} positions, and the task has {wanted} with the CLS; shorten the task"

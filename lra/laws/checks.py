@@ -248,7 +248,7 @@ def _matters(trial: Trial, x: Tensor, y: Tensor, name: str) -> bool:
     """True if the outputs y depend on this weight."""
     mixer = trained(trial.mixer(), [0, 1])
     weight = mixer.get_parameter(name)
-    weight += values(*weight.shape, seed=2)
+    weight.add_(values(*weight.shape, seed=2))
     return trial.difference(y, mixer(x.clone())) > 0
 
 

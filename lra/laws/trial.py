@@ -42,7 +42,7 @@ class Trial:
     case: str = ""  # description of the current inputs; empty until a law uses some
     note: str = ""  # advice on a mixer that keeps the law
 
-    def mixer(self, seed: int = SEED, **changes: object) -> Mixer:
+    def mixer(self, seed: int = SEED, **changes: Any) -> Mixer:
         """Construct a mixer in float64, for evaluation; equal at every call with the same seed and shape."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -17,7 +17,10 @@ GROUPS = {  # patterns of names, for `train.freeze`, `train.no_decay` and `init.
     "head": r"head\.",
     "biases": r"(.*[._])?(bias|shifts?)$",
 }
-Group = Literal[tuple(GROUPS)]
+if TYPE_CHECKING:
+    Group = str
+else:
+    Group = Literal[tuple(GROUPS)]
 
 
 def belongs(name: str, groups: Iterable[Group]) -> bool:

@@ -36,7 +36,7 @@ class Embedding(nn.Module):
         self.cls_position = cls and architecture.cls_position
         length = facts.max_len + self.cls_position
         if architecture.positions == "learned":
-            self.positions = nn.Parameter(torch.zeros(length, dim))
+            self.positions: Tensor | None = nn.Parameter(torch.zeros(length, dim))
             if architecture.position_std > 0:
                 nn.init.normal_(self.positions, std=architecture.position_std)
         elif architecture.positions == "none":
@@ -70,6 +70,7 @@ class Embedding(nn.Module):
         return torch.where(position == 0, self.cls, x) if has_cls and not self.cls_position else x
 
     def _prepend_cls(self, x: Tensor) -> Tensor:
+        assert self.cls is not None
         return torch.cat([self.cls.expand(len(x), 1, -1), x], dim=1)
 
 
@@ -88,6 +89,7 @@ class Pixels(nn.Linear):
                 f"model.pixels={architecture.pixels}: expected a task of {GREYS} grey values, {facts.name} has "
                 f"{facts.vocab_size - 1 - hides} ids; use model.pixels=null"
             )
+        assert architecture.pixels is not None
         self.mean, self.deviation = architecture.pixels
         self.hidden = nn.Parameter(torch.empty(architecture.dim).uniform_(-1, 1)) if hides else None
 

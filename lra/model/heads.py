@@ -38,6 +38,8 @@ class Reconstruction(nn.Module):
     The decoder has one hidden layer of `mlp_dim` instead of two of the width.
     """
 
+    positions: Tensor  # [L, D]
+
     def __init__(self, facts: TaskSpec, architecture: Architecture) -> None:
         super().__init__()
         if architecture.dim % 2:

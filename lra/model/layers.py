@@ -23,6 +23,9 @@ class BatchNorm(nn.Module):
     Evaluation uses running moments.
     """
 
+    mean: Tensor
+    variance: Tensor
+
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
         self.eps = eps

@@ -142,7 +142,7 @@ class Model(nn.Module):
         Raises:
             UserError: a group has no parameters.
         """
-        group_of = {}
+        group_of: dict[str, str] = {}
         for group in groups:
             members = [
                 f"blocks.{number}.mixer.{name}"

@@ -122,11 +122,11 @@ class PatternAttention(Attention, abstract=True):
         return places[:0]
 
     @property
-    def commutes(self) -> bool:
+    def commutes(self) -> bool:  # type: ignore[override]
         return self.full_pattern and not self.causal
 
     @property
-    def full_pattern(self) -> bool:
+    def full_pattern(self) -> bool:  # type: ignore[override]
         """True if the pattern leaves out no pair of `max_positions` apart from causality."""
         places = torch.arange(self.shape.max_positions, device="cpu")
         is_global = torch.isin(places, self.global_places(places))

@@ -59,7 +59,7 @@ def _shifted_product(x: Tensor, y: Tensor, shift: int) -> Tensor:
     length = x.shape[1]
     x, y = x[:, max(0, shift) : max(0, length + min(0, shift))], y[:, max(0, -shift) : max(0, length - max(0, shift))]
     parts = [(x, y)] if length <= AT_ONCE else zip(x.split(AT_ONCE, dim=1), y.split(AT_ONCE, dim=1), strict=True)
-    return sum((at_least_float32(first) * other).sum(dim=(0, 1)) for first, other in parts)
+    return sum((at_least_float32(first) * other).sum(dim=(0, 1)) for first, other in parts)  # type: ignore[return-value]
 
 
 def sum_of_shifted(x: Tensor, weight: Tensor) -> Tensor:

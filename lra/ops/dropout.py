@@ -49,6 +49,7 @@ class Keyed(nn.Module):
         self.check_key(x, packed)
         if self.hashed and x.numel() >= 2**31:  # compiled, it would be computed in 64 bits, and drop another share
             raise UserError("train.compile: noise for 2^31 values at once or more; use a smaller train.micro_batch")
+        assert self.hash_words is not None  # by `check_key`
         words, device, heads = self.hash_words.to(x.device), x.device, x.dim() > 3
         columns = torch.arange(x.shape[-1], dtype=torch.int32, device=device) if columns is None else columns.int()
         if packed is not None:
@@ -118,6 +119,7 @@ class Dropout(Keyed):
 
     def _document_places(self, row: int, shape: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield places in a document [F], [L, F] or [H, ..., m], in pieces that fit a CPU's cache."""
+        assert self.key is not None
         seed, step, layer = self.key
         level, size, width = round(self.p * LEVELS), prod(shape), shape[-1]
         if self.over == "channels":
@@ -159,8 +161,8 @@ def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> 
     words = torch.from_numpy(np.ascontiguousarray(raw.reshape(-1, len(layers))[list(rows)].T))
     parameter = next(model.parameters(), None)
     on_device = to_device(words, torch.device("cpu") if parameter is None else parameter.device)
-    copies = torch.unbind_copy(on_device), torch.unbind_copy(words.sum(dim=1))  # graphs depend on offsets of views
-    for layer, (module, *noise) in enumerate(zip(layers, *copies, strict=True)):
+    copies = torch.unbind_copy(on_device), torch.unbind_copy(words.sum(dim=1))  # type: ignore[func-returns-value]  # graphs depend on offsets of views
+    for layer, (module, *noise) in enumerate(zip(layers, *copies, strict=True)):  # type: ignore[call-overload]
         module.key, module.rows = (seed, step, layer), rows
         module.hash_words, module.seed = noise
 

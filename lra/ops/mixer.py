@@ -89,8 +89,8 @@ class Mixer(nn.Module, ABC):
 
     card: Card
     maskable: ClassVar[bool] = True
-    can_be_causal: ClassVar[bool] = False
-    commutes: ClassVar[bool] = False
+    can_be_causal: bool = False
+    commutes: bool = False
     projects_out: ClassVar[bool] = False
     reads_few: ClassVar[bool] = False
     full_pattern: bool = False
@@ -245,7 +245,7 @@ class Attention(Mixer, abstract=True):
 def checksum(value: Tensor) -> int:
     """Return a checksum of the bytes of a tensor, 0 on the meta device."""
     plain = value.detach().contiguous().flatten()
-    return 0 if value.is_meta else zlib.crc32(plain.view(torch.uint8).cpu().numpy())
+    return 0 if value.is_meta else zlib.crc32(plain.view(torch.uint8).cpu().numpy())  # type: ignore[arg-type]
 
 
 def project_in(shape: Shape) -> nn.Linear:

@@ -126,7 +126,8 @@ class _Take(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        return put(grad, *ctx.saved_tensors, ctx.rows), None
+        [places] = ctx.saved_tensors
+        return put(grad, places, ctx.rows), None
 
 
 class _Firsts(torch.autograd.Function):

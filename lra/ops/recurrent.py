@@ -57,10 +57,10 @@ class Recurrent(Mixer, abstract=True):
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         inputs, gate = self.inputs(x), self.gate(x)
         with full_precision(x.device):
-            inputs = [at_least_float32(part) for part in inputs]
-            real = torch.ones_like(inputs[0][..., :1])
-            *inputs, real = (without_padding(part, key_mask) for part in (*inputs, real))
-            y = self.gated(self.passes(inputs, real), at_least_float32(gate))
+            parts = [at_least_float32(part) for part in inputs]
+            real = torch.ones_like(parts[0][..., :1])
+            *parts, real = (without_padding(part, key_mask) for part in (*parts, real))
+            y = self.gated(self.passes(parts, real), at_least_float32(gate))
         return self.out(y)
 
     def passes(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:

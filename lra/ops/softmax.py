@@ -64,7 +64,8 @@ def weigh(
         if q.dim() > 4:  # the fused kernels take one axis of heads
             if mask is not None:
                 mask = mask.expand(-1, *q.shape[1:-2], -1, -1).flatten(1, -3)
-            return weigh(*(x.flatten(1, -3) for x in (q, k, v)), mask, scale, dropout).view_as(q)
+            flat_q, flat_k, flat_v = (x.flatten(1, -3) for x in (q, k, v))
+            return weigh(flat_q, flat_k, flat_v, mask, scale, dropout).view_as(q)
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     # The fused kernels draw one mask for the whole batch; ours belongs to the example, so the weights are formed.
     scores = (q * scale) @ k.transpose(-2, -1)

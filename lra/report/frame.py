@@ -71,7 +71,8 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
     rule = selection or record.selection
     best = record.validation.get("best")
     score = record.score(rule) if record.status == "finished" else None
-    status, tested = record.status, record.test.get(rule)
+    status: str = record.status
+    tested = record.test.get(rule)  # type: ignore[call-overload]
     if status == "finished" and (score is None or score > LARGEST or tested.not_finite):
         status, score = (f"without {rule}" if rule not in record.test else "not finite"), None
     return {
@@ -140,7 +141,7 @@ def _at_majority(frame: pd.DataFrame) -> list[bool]:
         record = row.run and row.run.record
         known = record and row.status == "finished" and record.metric == "accuracy" and MAJORITY in record.baselines
         result = record.test[row.selection] if known else None
-        marks.append(bool(result) and not_above(result.correct, result.examples, record.baselines[MAJORITY]))
+        marks.append(result is not None and not_above(result.correct, result.examples, record.baselines[MAJORITY]))
     return marks
 
 

@@ -45,7 +45,8 @@ def _column(frame: pd.DataFrame, published: Published) -> pd.DataFrame:
         if row["own"] and any(other["lr"] == row["lr"] for other in rows if not other["own"]):
             row["caveats"].append(f"untuned: learning rate {row['lr']:g}, as for other systems")
     _compared(chosen, *declared_reference(frame), lower=lower)
-    trivial = [{"kind": "baseline", "system": name, "mean": value} for name, value in baselines(frame).items()]
+    known = published.baselines.get(frame.task.iloc[0], {}) | baselines(frame)
+    trivial = [{"kind": "baseline", "system": name, "mean": known[name]} for name in sorted(known)]
     return pd.DataFrame([names | row for row in (*rows, *trivial)])
 
 
@@ -138,10 +139,13 @@ def _compared(rows: list[dict[str, Any]], name: str | None, margin: float, *, lo
     for row in rows:
         other = reference(row, rows, name)
         row["reference"] = None if other is None or other is row else other["system"]
-        pair = [list(side["scores"].values()) for side in (row, other)] if row["reference"] and other else None
-        tests.append(compare(*pair, margin, lower_is_better=lower) if pair else None)
-    tested = [place for place, test in enumerate(tests) if test is not None and test.p is not None]
-    corrected = dict(zip(tested, holm([tests[place].p for place in tested]), strict=True))
+        if row["reference"] and other:
+            scores, others = (list(side["scores"].values()) for side in (row, other))
+            tests.append(compare(scores, others, margin, lower_is_better=lower))
+        else:
+            tests.append(None)
+    tested = {place: test.p for place, test in enumerate(tests) if test is not None and test.p is not None}
+    corrected = dict(zip(tested, holm([*tested.values()]), strict=True))
     for place, (row, test) in enumerate(zip(rows, tests, strict=True)):
         if test is not None:
             row |= {
@@ -317,7 +321,7 @@ def column_notes(cells: pd.DataFrame, frame: pd.DataFrame, published: Published)
         mine = notes.setdefault(str(name), [])
         if task.casefold() != column.short.iloc[0].casefold():
             mine.append(f"data: {task}")
-        seen = {run.record.test_in_train for run in runs} - {None, 0.0}
+        seen = {percent for run in runs if (percent := run.record.test_in_train)}
         if seen:
             mine.append(f"{max(seen):.1f} % of the test examples are also in the training set")
         source = published.source(task)

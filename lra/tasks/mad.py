@@ -11,7 +11,7 @@ Source:
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -94,6 +94,12 @@ class Recall(Probe):
     """
 
     causal: bool = field(default=True, init=False)
+
+    if TYPE_CHECKING:  # as in `Probe`
+        key_size: int
+        value_size: int
+        noise: float
+        noise_vocabulary: int
 
     def __post_init__(self) -> None:
         self.most = self.key_size + self.value_size  # tokens of a pair

@@ -52,7 +52,7 @@ class Text(FromSource):
     limit: PositiveInt | None
 
     @property
-    def validates_on_test(self) -> bool:
+    def validates_on_test(self) -> bool:  # type: ignore[override]
         return self.validation == "test"
 
     def facts_of(self, content: Content) -> TaskSpec:

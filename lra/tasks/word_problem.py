@@ -68,7 +68,7 @@ class WordProblem(Probe):
 
     def guesses(self, task: Task) -> np.ndarray:
         """Return the element itself, which is correct at the first position."""
-        return self._own(task.test)
+        return self._own(task.test)  # type: ignore[arg-type]
 
     def _own(self, split: PositionLabels) -> np.ndarray:
         """Element at each scored position [m]."""

@@ -82,7 +82,7 @@ class Files(FromSource):
     padding: NonNegativeInt | None
     max_length: PositiveInt
     limit: PositiveInt | None
-    name: str | None
+    name: str | None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         self.shares = {"val": self.val, "test": self.test}
@@ -112,7 +112,7 @@ class Files(FromSource):
         sizes = {"bytes": BYTE_VOCABULARY, "bpe": self.vocabulary, "ids": content.get("vocabulary", MAX_VOCABULARY)}
         notes = {f"{self.max_length} {units[self.tokens]}": True, f"limit {self.limit}": self.limit is not None}
         return TaskSpec(
-            name=titled(self.name, notes),
+            name=titled(self.name, notes),  # type: ignore[arg-type]
             version=VERSION,
             vocab_size=sizes[self.tokens],
             max_len=self.max_length,
@@ -208,7 +208,7 @@ class Files(FromSource):
 
     def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
         if self.tokens == "ids":
-            return super().decode(ids - 1, tokenizer)
+            return super().decode(ids - 1, tokenizer)  # type: ignore[return-value]
         return text_of(ids).decode(errors="replace") if self.tokens == "bytes" else decode(ids, tokenizer)
 
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
@@ -297,17 +297,17 @@ class Files(FromSource):
             elif hidden:
                 say(f"{self.name}: {hidden:,} rows of {split} are not read, they have no label")
         header = scans["train"][0]["columns"]
-        lists = {
+        lists: dict[str, list[str]] = {
             "columns not read": [name or repr(name) for name in header if bare(name) not in names],
             "files not read": unread(self.data, files_of(self.data, place), place),
         }
         for split in ("val", "test"):
             present = {row.label for row in splits[split]}
             lists[f"classes without an example in {split}"] = [repr(name) for name in labels if name not in present]
-        for what, found in lists.items():
-            if found:
-                more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-                say(f"{self.name}: {what}: {', '.join(found[:NAMED])}{more}")
+        for what, listed in lists.items():
+            if listed:
+                more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+                say(f"{self.name}: {what}: {', '.join(listed[:NAMED])}{more}")
 
 
 def _encoded(rows: list[Example], tokenizer: "Tokenizer | None") -> Iterator[list[np.ndarray]]:
@@ -316,7 +316,7 @@ def _encoded(rows: list[Example], tokenizer: "Tokenizer | None") -> Iterator[lis
         for row in rows:
             yield [byte_ids(text.encode(), None) if isinstance(text, str) else text for text in row.texts]
     else:
-        ids = encode(tokenizer, [text for row in rows for text in row.texts])
+        ids = encode(tokenizer, [text for row in rows for text in row.texts])  # type: ignore[misc]
         for row in rows:
             yield [next(ids) for _ in row.texts]
 

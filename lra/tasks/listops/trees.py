@@ -57,7 +57,7 @@ def generate(
     done = fruitless = 0
     bounds = (seed, min_length, max_length, max_depth, max_args)
     for tokens, lengths, labels, digests in in_order(chunk, ((index, *bounds) for index in count()), workers):
-        fresh = [row for row, name in enumerate(digests) if name not in seen and not seen.add(name)]
+        fresh = [row for row, name in enumerate(digests) if name not in seen and not seen.add(name)]  # type: ignore[func-returns-value]
         fresh = fresh[: total - done]
         fruitless = 0 if fresh else fruitless + 1
         if fruitless == FRUITLESS_CHUNKS:

@@ -62,7 +62,9 @@ class Paths(FromSource):
 
     def guesses(self, task: Task) -> np.ndarray | None:
         """Return the most frequent label in train for each distance of the markers."""
-        return None if task.train.known is None else by_distance(task.train, task.test)
+        train, test = task.train, task.test
+        assert isinstance(train, Pictures) and isinstance(test, Pictures)
+        return None if train.known is None else by_distance(train, test)
 
     def baselines(self, splits: Splits) -> dict[str, float]:
         """Return test accuracies (percent) of the majority class, the nearest centroid and the marker distance."""
@@ -152,7 +154,7 @@ def _said(value: Any) -> str:
 
 def by_distance(train: Pictures, test: Pictures) -> np.ndarray:
     """Return the more frequent label of train at the marker distance of each picture of test [n]; 0 if unseen."""
-    near, far = (split.known.reshape(len(split), len(KNOWN))[:, 0] for split in (train, test))
+    near, far = (np.asarray(split.known).reshape(len(split), len(KNOWN))[:, 0] for split in (train, test))
     counts = np.zeros((max(near.max(), far.max()) + 1, 2), dtype=np.int64)
     np.add.at(counts, (near, train.labels), 1)
     return counts.argmax(axis=1)[far]

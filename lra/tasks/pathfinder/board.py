@@ -64,7 +64,7 @@ class Board:
 
     def within(self, places: np.ndarray) -> np.ndarray:
         """True where places [..., 2] are inside the window."""
-        return ((places >= 0) & (places < self.window)).all(axis=-1)
+        return ((places >= 0) & (places < self.window)).all(axis=-1)  # type: ignore[return-value]
 
     def free(self, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
         """True where places [..., 2] of images `rows` [...] are free."""

@@ -151,7 +151,7 @@ def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board,
             )
     boards, *sides = zip(*arrivals, strict=True)
     mask, near = (np.concatenate([getattr(board, name) for board in boards])[:n] for name in ("mask", "near"))
-    return Board(design.window, style, mask, near), *(joined(side).at(np.arange(n)) for side in sides)
+    return Board(design.window, style, mask, near), *(joined(side).at(np.arange(n)) for side in sides)  # type: ignore[return-value]
 
 
 def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes, Snakes]:
@@ -163,7 +163,7 @@ def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes,
             rows, pair[1 - number] = rows[kept], pair[1 - number].at(kept)
     for snake in pair if design.mended else pair[1:]:
         board.add(rows, snake.places[:, -1], snake.turns[:, -1])
-    return board.at(rows), *pair
+    return board.at(rows), *pair  # type: ignore[return-value]
 
 
 def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list[Snakes]]:
@@ -255,7 +255,7 @@ def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray)
     counts = np.bincount(owners[free], minlength=len(lost))
     some = np.flatnonzero(counts)
     picked = (np.cumsum(counts) - counts)[some] + draws.below(counts[some], len(some))
-    places[lost[some]], placed[lost[some]] = grid[choices[free[picked]]], True
+    places[lost[some]], placed[lost[some]] = grid[choices[free[picked]]], True  # type: ignore[index]
     kept = np.flatnonzero(placed)
     pivots = board.style.walked(board.style.first, turns[kept], places[kept])
     return kept, Snakes(places[kept, None], turns[kept, None], pivots)
