@@ -14,10 +14,10 @@ from reports import put
 from support import composed, options
 
 from lra.core.errors import UserError
-from lra.core.paths import conf_dir
-from lra.records.names import README, TABLE, TABLE_TEX
+from lra.core.paths import CHECKOUT, conf_dir
+from lra.records.names import README, RUNS, TABLE, TABLE_TEX
 from lra.report import Report
-from lra.report.frame import short_names
+from lra.report.frame import present, short_names
 from lra.report.published import Published
 
 
@@ -160,3 +160,12 @@ def test_published_depths_are_next_to_ours(tmp_path: Path) -> None:
     page = Report(tmp_path).texts()[README]
     assert "| Transformer (model.depth=1) | O(L²) | 90.00 | 89.12 |" in page
     assert "| Transformer (model.depth=12) | O(L²) | 90.00 | 90.10 |" in page
+
+
+def test_reports_of_the_same_data_have_the_same_baselines() -> None:
+    expected = {"majority class": 11.95, "root operator": 25.60, "first three tokens": 31.10}  # of results/data.md
+    for folder in ("ablations", "demo", "depth_blocks_small", "table1_small"):
+        for _, cells, runs in Report(CHECKOUT / "results" / folder / RUNS).columns():
+            if {str(run.record.provenance.data_sha256)[:12] for run in present(runs)} == {"1f6c4ca3a267"}:
+                found = cells[cells.kind == "baseline"].set_index("system")["mean"]
+                assert found.round(2).to_dict() == expected, folder

@@ -240,3 +240,10 @@ def test_a_sweep_above_max_hours_stops_in_its_first_run_and_goes_on_later(
     code, _, err = cli(train.main, *SMOKE, "seed=1,2", "max_hours=null")
     assert (code, err.count("the sweep takes about")) == (0, 1), err
     assert "2 of 2 runs finished" in err
+
+
+def test_max_hours_stops_a_sweep_of_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(course, "LEAST_SECONDS", 0.0)
+    settings = settings_of(composed("experiment=smoke", "sweep.tokens=10000000000000", "max_hours=1e-9"))
+    time = course.SweepTime(settings, assemble(settings), number=0)
+    assert [bool(time.on_step()) for _ in range(course.LEAST_STEPS + 1)] == [False] * course.LEAST_STEPS + [True]

@@ -10,7 +10,9 @@ from typing import Any, NoReturn
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from lra.config.cell import open_keys
 from lra.config.compose import (
@@ -97,10 +99,12 @@ def check_words(config_name: str, words: list[str]) -> None:
         return
     if {"--multirun", "-m"} & {*words}:
         raise UserError("--cfg prints the configuration of one run; leave --multirun out")
-    if "--config-dir" not in words and "--config-name" not in words:
+    try:
         config = compose(config_name, *(word for word in words if "=" in word and not word.startswith("-")))
-        if missing := open_keys(config):
-            print(f"# a sweep; choose one of its runs by {' '.join(f'{key}=...' for key in missing)}")
+    except (UserError, HydraException, OmegaConfBaseException):  # Hydra will name it, or knows a --config-dir
+        return
+    if missing := open_keys(config):
+        print(f"# a sweep; choose one of its runs by {' '.join(f'{key}=...' for key in missing)}")
 
 
 def flags_first(arguments: list[str]) -> list[str]:

@@ -181,10 +181,10 @@ def _all_seeds(columns: list[Panel], styles: dict[str, Style]) -> str:
     from matplotlib.figure import Figure
 
     across = 1 if len(columns) <= 2 else 2
-    rows = [columns[place : place + across] for place in range(0, len(columns), across)]
-    heights = [max(_height(cells) for _, cells, _ in row) for row in rows]
+    lines = [columns[place : place + across] for place in range(0, len(columns), across)]
+    heights = [max(_height(cells) for _, cells, _ in line) for line in lines]
     figure = Figure(figsize=(1.3 * WIDTH if across == 1 else 2 * WIDTH, sum(heights)), layout="constrained")
-    axes = figure.subplots(len(rows), across, squeeze=False, gridspec_kw={"height_ratios": heights}).flat
+    axes = figure.subplots(len(lines), across, squeeze=False, gridspec_kw={"height_ratios": heights}).flat
     for axis, (name, cells, runs) in zip(axes, columns, strict=False):
         _seeds(axis, cells, runs, styles)
         axis.set_title(_named(name))
@@ -205,7 +205,7 @@ def _seeds(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, _: dict[str, S
     if len(trivial):
         best = trivial["mean"].min() if (own.metric == "perplexity").any() else trivial["mean"].max()
         axis.axvline(best, color=RULE, linewidth=0.8, linestyle="--")
-    _rows(axis, own)
+    rows(axis, own.system.tolist())
     axis.set_xlabel(_unit(own))
     return True
 
@@ -218,15 +218,16 @@ def _steps(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, _: dict[str, S
         for solved, face in ((True, DOT), (False, "none")):
             part = mine[mine.solved.astype(bool) == solved]
             axis.scatter(part.steps, [y] * len(part), s=12, facecolor=face, edgecolor=DOT, linewidth=0.7)
-    _rows(axis, own)
+    rows(axis, own.system.tolist())
     axis.set_xlabel("steps to the goal (open: not reached)")
     _thousands(axis)
     return len(own) > 0
 
 
-def _rows(axis: "Axes", own: pd.DataFrame) -> None:
-    axis.set_yticks(range(len(own)), [_named(name) for name in own.system])
-    axis.set_ylim(len(own) - 0.5, -0.5)
+def rows(axis: "Axes", names: list[str]) -> None:
+    """Label the rows of a panel with names, the first one at the top."""
+    axis.set_yticks(range(len(names)), [_named(name) for name in names])
+    axis.set_ylim(len(names) - 0.5, -0.5)
 
 
 def _thousands(axis: "Axes") -> None:

@@ -59,6 +59,7 @@ class _File(_Strict):
     tasks: dict[Text, Text] = {}
     systems: list[PublishedSystem] = []
     sources: list[PublishedTable] = []
+    baselines: Numbers = {}
 
 
 class Published:
@@ -68,9 +69,11 @@ class Published:
         self.tasks: dict[str, str] = {}
         self._systems: dict[str, PublishedSystem] = {}
         self.sources: list[PublishedTable] = []
+        self.baselines: dict[str, dict[str, float]] = {}
         for path in (conf_dir() / "table1.yaml", OWN, conf_dir() / "systems.yaml", *files):
             file = _read(path)
             self.tasks |= file.tasks
+            self.baselines |= file.baselines
             for system in file.systems:
                 if system.name in self._systems:
                     raise UserError(f"{path}: system {system.name!r} is known already; give it another name")

@@ -45,7 +45,8 @@ def _column(frame: pd.DataFrame, published: Published) -> pd.DataFrame:
         if row["own"] and any(other["lr"] == row["lr"] for other in rows if not other["own"]):
             row["caveats"].append(f"untuned: learning rate {row['lr']:g}, as for other systems")
     _compared(chosen, *declared_reference(frame), lower=lower)
-    trivial = [{"kind": "baseline", "system": name, "mean": value} for name, value in baselines(frame).items()]
+    known = published.baselines.get(frame.task.iloc[0], {}) | baselines(frame)
+    trivial = [{"kind": "baseline", "system": name, "mean": known[name]} for name in sorted(known)]
     return pd.DataFrame([names | row for row in (*rows, *trivial)])
 
 
