@@ -29,7 +29,8 @@ SKIPPED = {  # what matches is not run, for this reason
     r"^pip install": "this script installs the extras that others need",
 }
 PARTS = {  # what matches is run with these words, in place of its own or added
-    r"experiment=(table1_small|table1_narrow|pretraining_small)": "system=simple seed=1",
+    r"experiment=table1_(small|narrow)": "task=listops system=simple seed=1",
+    r"experiment=pretraining_small": "system=simple case=from_scratch seed=1",
     r"experiment=lra|experiment=table1 ": "task=listops system=simple seed=1 sweep_minutes=1",
     r"experiment=ablations": "seed=1",
     r"experiment=small_listops.*seed=1,2,3": "seed=1 train.steps=200",
@@ -63,9 +64,15 @@ def main(folder: Path, fewer: list[str]) -> int:
         shown = _with(_with_a_run(command, folder), " ".join(words).split())
         started = time.monotonic()
         done = subprocess.run(
-            ["bash", "-c", shown], cwd=folder, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+            ["bash", "-c", shown],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
-        last = ["", *(done.stdout + done.stderr).strip().splitlines()][-1]
+        last = ["", *done.stdout.strip().splitlines()][-1]
         wrong += done.returncode not in EXPECTED
         print(f"{done.returncode:4} {time.monotonic() - started:5.0f} s {shown}\n             {last[:200]}", flush=True)
     print("git status --short:")

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from reports import EXAMPLES, change, declare, put, race, softmax
 from scipy import stats
@@ -22,7 +23,7 @@ from lra.records import record
 from lra.records.names import PAGE, README, RUNS, SEEDS, SWEEP, TABLE, TABLE_TEX
 from lra.records.runs import keep_runs, read_runs
 from lra.report import Report, figures, write_report
-from lra.report.render import as_csv, escape, p_value
+from lra.report.render import as_csv, escape, html, p_value
 from lra.report.statistics import compare, holm, median_steps, not_above, summarise
 
 OURS, THEIRS, OTHERS = (37.0, 38.5, 37.5, 36.0), (35.0, 36.2, 35.5), (36.8, 37.2, 36.1)
@@ -505,3 +506,8 @@ def test_a_record_that_is_none_is_one_line(folder: Path, changes: dict, expected
         Report(folder)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
+
+
+def test_equal_means_differ_by_zero_on_a_page() -> None:
+    frame = pd.DataFrame({"difference": [-7.1e-15, 0.3, None], "lr": [0.0022, 0.05, None]})
+    assert re.findall("<td>(.*?)</td>", html(frame)) == ["0.00", "0.0022", "0.30", "0.05", "", ""]

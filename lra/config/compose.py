@@ -194,15 +194,24 @@ def with_packages(overrides: list[str]) -> list[str]:
     """Add `packages=[...]` for options of the working directory.
 
     `attention=mine` on the command line trusts `mine.py`, or the package `mine`, in the working directory, if
-    `lra_options` has an option of that name. Nothing is added to an explicit `packages=...`.
+    `lra_options` has an option of that name; so does `attention=glob(m*)` for each own option that it selects.
+    Nothing is added to an explicit `packages=...`.
     """
     pairs = [override.lstrip("+").partition("=") for override in overrides]
     values = [value for key, _, value in pairs if key in (*USER_GROUPS, "also")]
-    names = [name.strip() for value in values for name in value.strip("[]").split(",")]
+    names = [name for value in values for name in _option_names(value)]
     packages = [name for name in dict.fromkeys(names) if name.isidentifier() and _is_own(name)]
     if not packages or "packages" in [key for key, *_ in pairs]:
         return overrides
     return [*overrides, f"packages=[{','.join(packages)}]"]
+
+
+def _option_names(value: str) -> list[str]:
+    if value.startswith("glob("):
+        with suppress(OverrideParseException):
+            own = sorted(path.stem for group in USER_GROUPS for path in (USER_OPTIONS / group).glob("*.yaml"))
+            return OverridesParser.create().parse_overrides([f"group={value}"])[0].value().filter(own)
+    return [name.strip() for name in value.strip("[]").split(",")]
 
 
 def _is_own(name: str) -> bool:

@@ -273,11 +273,11 @@ def html(frame: pd.DataFrame) -> str:
 
 
 def _formatted(column: pd.Series) -> list[Any]:
-    """Format the numbers of a column alike: whole, with two decimals, or with three digits if all are below 1."""
+    """Format the numbers of a column alike: whole, or with two decimals; learning rates with three digits."""
     numeric = [isinstance(value, int | float) and not isinstance(value, bool) for value in column]
     numbers = [value for value, is_number in zip(column, numeric, strict=True) if is_number and not pd.isna(value)]
     whole = all(float(value).is_integer() for value in numbers)
-    form = ".10g" if whole else ".2f" if max(map(abs, numbers)) >= 1 else ".3g"
+    form = ".10g" if whole else ".3g" if column.name in ("lr", SHOWN["lr"]) else "z.2f"  # z: no sign before 0.00
     missing = column.isna()
     return [
         "" if absent else format(value, form) if is_number else value
