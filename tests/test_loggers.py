@@ -232,7 +232,7 @@ def test_a_library_that_is_missing_is_named_before_the_run(monkeypatch: pytest.M
     for module in [*sys.modules, "wandb", "tensorboard"]:
         if module.split(".")[0] in ("wandb", "tensorboard") or module.startswith("torch.utils.tensorboard"):
             monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError, match=rf"^logger={name}: {name} is not installed; pip install 'lra\[{name}\]'$"):
+    with pytest.raises(UserError, match=f"^logger={name}: {name} is not installed"):
         perform(f"logger={name}")
     assert not (FOLDER / record.NAME).exists()
 

@@ -50,13 +50,14 @@ def differences(name: str, extra: list[str], max_len: int) -> dict[str, float]:
     examples = by_length[[7, 0, 22, 3, 11, 1, 17, 5]]
 
     def gradient(micro_batch: int, processes: int) -> list[torch.Tensor]:
-        model.zero_grad(set_to_none=True)
+        of_ranks = []
         for rank in range(processes):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(batches, "OVERHEAD", {"cpu": 1 << 30})  # as few parts as `micro_batch` allows
                 patch.setattr(distributed, "share", lambda places, rank=rank: places[rank::processes])
                 accumulate(model, task.train, examples, micro_batch, seed=2, step=5, precision="fp32")
-        return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+            of_ranks.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+        return [torch.stack(grads).sum(dim=0) for grads in zip(*of_ranks, strict=True)]
 
     whole = gradient(len(examples), 1)
     least = 1e-3 * torch.nn.utils.get_total_norm(whole)
