@@ -99,7 +99,7 @@ def table1(folder: str = "table1_narrow", extra: Iterable[str] = ("Convolution",
             line += [MISSING, *([f"{values[task]:.2f}" if task in values else MISSING] if task in trained else [])]
         lines.append(line)
     footnotes = [f"{letter}: {note}.  " for note, letter in notes.items()]
-    means = ", ".join(f"{published.number('Simple', task, 'mean'):.2f}" for task in titles)
+    means = ", ".join(f"{titles[task]} {published.number('Simple', task, 'mean'):.2f}" for task in titles)
     footnotes.append(f"Published means of Simple over five seeds: {means}.")
     return "\n".join(["", markdown(pd.DataFrame(lines, columns=header), left=1), "", *footnotes, ""])
 
@@ -127,7 +127,7 @@ def demo(folder: str = "demo") -> str:
         ((name, each["demo"]) for name, each in baselines(folder, demo={}).items()), key=lambda each: each[1]
     )
     return (
-        f"\n```text\n{table}\n```\n\n[results/demo](results/demo/README.md) has these runs: one {origin.cpu} "
+        f"\n```text\n{table}\n```\n\nThese [runs](results/demo/README.md) used one {origin.cpu} "
         f"(family/model/stepping {origin.cpu_model}), commit {origin.commit[:8]}.\n"
         f"Another processor may round differently. The best baseline, {name}, scores {best:.2f}.\n"
     )
