@@ -92,6 +92,7 @@ def test_the_commit_is_that_of_this_code(
     assert provenance._commit()["commit"] == head.stdout.strip()
     (tmp_path / ".git").mkdir()
     monkeypatch.setattr(paths, "CHECKOUT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))  # nox has its temporary files in the checkout
     assert provenance._commit() == {"commit": None, "dirty": None}
     assert f"the commit of {tmp_path} is not recorded: fatal: not a git repository" in capfd.readouterr().err
     monkeypatch.setattr(paths, "CHECKOUT", tmp_path / "site-packages")
