@@ -90,8 +90,8 @@ def _with(command: str, words: list[str]) -> str:
 
 def _with_a_run(command: str, folder: Path) -> str:
     """Put a finished run for CELL/seed1."""
-    record = next(iter(sorted(folder.glob("results/mine/**/seed1/record.json"))), None)
-    cell = str(record.parents[1].relative_to(folder / "results" / "mine")) if record else "CELL"
+    record = next(iter(sorted(folder.glob("runs/mine/**/seed1/record.json"))), None)
+    cell = str(record.parents[1].relative_to(folder / "runs" / "mine")) if record else "CELL"
     return command.replace("CELL", f"'{cell}'")
 
 

@@ -161,6 +161,6 @@ def test_your_attention_in_ten_minutes(cli: Commands) -> None:
         assert code == 0, (line, err)
         if program == "lra-new":
             Path("mine.py").write_text(source)
-    table = Path("results/mine/README.md").read_text()
+    table = Path("runs/mine/README.md").read_text()
     assert re.search(r"^\| Mine \| .* ± ", table, re.MULTILINE), table
-    assert len(list(Path("results/mine").rglob("record.json"))) == 6
+    assert len(list(Path("runs/mine").rglob("record.json"))) == 6

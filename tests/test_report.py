@@ -133,7 +133,7 @@ def test_statistics_of_accuracies_are_accuracies(scores: tuple[float, ...]) -> N
 
 
 def test_intervals_near_the_bound_cover_the_mean_more_often_than_those_of_t() -> None:
-    """Of accuracies with a mean of 98 % and a standard deviation of 3, three seeds each."""
+    """Three seeds each; accuracies have mean 98 % and standard deviation 3."""
     drawn = 100 * np.random.default_rng(1).beta(0.98 * 20, 0.02 * 20, (1000, 3))
     ours = [summarise(scores) for scores in drawn.tolist()]
     theirs = stats.t.interval(0.95, 2, drawn.mean(axis=1), stats.sem(drawn, axis=1))

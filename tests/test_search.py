@@ -14,7 +14,7 @@ TINY = ("experiment=smoke", "task=listops_short", "train.steps=4", "train.eval_e
 
 
 def test_a_search_ends_with_the_best_settings_of_each_system(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """By the mean validation over the finished seeds. Keys that are typed but not searched are not part of it."""
+    """Rank settings by mean validation over finished seeds, without keys that are typed but not searched."""
     typed = {"train.steps": 500}
     for rate, accuracies in ((0.01, (30.0, 40.0)), (0.05, (50.0, 10.0)), (0.1, (36.0,))):
         for seed, accuracy in enumerate(accuracies):

@@ -87,7 +87,7 @@ def test_a_run_leaves_the_record_of_the_contract(once: Commands) -> None:
 def test_the_commit_is_that_of_this_code(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
-    """Where git refuses, its reason is printed; without a checkout it is the version."""
+    """The reason is printed if git refuses; without a checkout the version is recorded."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=paths.CHECKOUT, capture_output=True, text=True, check=True)
     assert provenance._commit()["commit"] == head.stdout.strip()
     (tmp_path / ".git").mkdir()

@@ -54,10 +54,9 @@ def best_settings(runs: list[Run], overrides: Iterable[str]) -> list[dict[str, A
         runs: finished ones.
         overrides: command line of the search.
     """
-    values: dict[str, set[str]] = defaultdict(set)
-    for run in runs:
-        for key in {key for other in runs for key in other.record.settings}:
-            values[key].add(json.dumps(run.record.settings.get(key)))
+    values: dict[str, set[str]] = {}
+    for key in {key for run in runs for key in run.record.settings}:
+        values[key] = {json.dumps(run.record.settings.get(key)) for run in runs}
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     swept = typed_keys(override.input_line for override in parsed if override.is_sweep_override())
     searched = {*filter(names_a_cell, swept)} | {key for key in values if len(values[key]) > 1}
