@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from support import Commands
 
 from lra.core.paths import conf_dir
-from lra.report import figures
+from lra.reports import figures
 from lra.training.distributed import VARIABLES
 
 torch.set_num_threads(1)

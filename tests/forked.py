@@ -27,7 +27,7 @@ from hydra.core.global_hydra import GlobalHydra
 from support import composed, job_of, strip_times
 
 import lra
-import lra.report.figures
+import lra.reports.figures
 from lra.cli import train
 from lra.config.cell import Cell, cell_of
 from lra.config.settings import Settings, settings_of
@@ -236,7 +236,7 @@ def _code(main: Callable, inside: Callable) -> int:
 
 def without_figures() -> None:
     """For `inside`: reports without their figures, which take seconds."""
-    lra.report.figures.drawn = lambda _: ("<svg/>", {})
+    lra.reports.figures.drawn = lambda _: ("<svg/>", {})
 
 
 # ---------------------------------------------------------------- sweeps

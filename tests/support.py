@@ -16,7 +16,6 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 from torch import Tensor
 
-from lra.attention import Mixer, Shape
 from lra.cli import train
 from lra.config import configure
 from lra.config.cell import Cell
@@ -24,8 +23,9 @@ from lra.config.compose import compose, options
 from lra.config.settings import Settings
 from lra.core.paths import conf_dir
 from lra.core.signals import StopFlag
-from lra.model.architecture import Architecture
-from lra.model.model import Model
+from lra.mixers import Mixer, Shape
+from lra.network.architecture import Architecture
+from lra.network.model import Model
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, assemble
 from lra.runs.describe import saved_tensors

@@ -13,9 +13,9 @@ import pytest
 from support import built_under_one_name, of_real_data, place
 
 from lra.core.errors import UserError
-from lra.data import hub
-from lra.data.groups import limited
-from lra.data.tokenise import load
+from lra.datasets import hub
+from lra.datasets.groups import limited
+from lra.datasets.tokenise import load
 from lra.tasks import Place, Split, Task, ag_news
 from lra.tasks.ag_news import AgNews
 

@@ -33,7 +33,7 @@ from lra.core.signals import ASKING, PAUSED, Paused
 from lra.records import record
 from lra.records.names import LOCK, RECORD, RUNS
 from lra.records.runs import keep_runs, read_runs
-from lra.report import Report
+from lra.reports import Report
 
 SMOKE = (
     "experiment=smoke", "attention=softmax", "task=listops_short", "task.train_size=50", "task.val_size=7",
@@ -49,17 +49,7 @@ def test_importing_it_imports_nothing_slow() -> None:
     assert all(f"'{name}'" in out for name in lra.__all__)
 
 
-def test_some_names_are_packages_as_well() -> None:
-    import lra.attention
-    import lra.data
-    import lra.report
-
-    assert lra.data.Split.__name__ == "Split"
-    assert lra.attention.Mixer.__name__ == "Mixer"
-    assert lra.attention("fnet", width=6, heads=1, max_len=5).name == "fnet"
-    assert lra.report.Report is Report
-    with pytest.raises(lra.UserError, match="no such folder"):
-        lra.report("nowhere")
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'lra' has no attribute 'trian'"):
         _ = lra.trian
 
@@ -161,7 +151,7 @@ def test_the_laws_are_those_of_the_command(cli: Commands) -> None:
 
 
 def test_the_laws_of_a_class_that_is_at_hand() -> None:
-    from lra.attention import Mixer, Shape
+    from lra.mixers import Mixer, Shape
 
     class Leaks(Mixer):
         card = lra.attention("fnet", width=6, heads=1, max_len=5).card

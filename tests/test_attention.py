@@ -19,8 +19,8 @@ from support import (
     shape,
 )
 
+from lra.checks import LAWS, Trial, findings
 from lra.core.errors import UserError
-from lra.laws import LAWS, Trial, findings
 from lra.ops.dropout import set_keys
 from lra.ops.gram import Moments, Product, ProductByHead
 

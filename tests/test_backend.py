@@ -7,8 +7,8 @@ import torch
 from support import WITH_KERNELS, cases, mask_of, mixer_of, noise
 
 from lra.core.errors import UserError
-from lra.ops import backend
-from lra.ops.backend import Scan
+from lra.mixers import _backend
+from lra.mixers._backend import Scan
 
 every_one = pytest.mark.parametrize("name", WITH_KERNELS)
 EXPECTED = "attention.backend=fla: expected cuda, float32 and flash-linear-attention, found "
@@ -19,7 +19,7 @@ ON_A_CPU = f"{EXPECTED}cpu, float32{TO_DO}"
 @pytest.fixture(params=[None, "0.6.0"], ids=["missing", "installed"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """The version of flash-linear-attention, whatever is installed here."""
-    monkeypatch.setattr(backend, "version", lambda: request.param)
+    monkeypatch.setattr(_backend, "version", lambda: request.param)
     return request.param
 
 
@@ -30,7 +30,7 @@ def test_the_attentions_that_have_kernels() -> None:
 @every_one
 def test_on_a_cpu_it_is_the_form_in_chunks_to_the_last_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the library is not looked for."""
-    monkeypatch.setattr(backend, "version", lambda: pytest.fail("looked for"))
+    monkeypatch.setattr(_backend, "version", lambda: pytest.fail("looked for"))
     mask = mask_of([11, 4, 7], 11)
     values = []
     for chosen in ("null", "torch"):
@@ -81,9 +81,9 @@ def test_a_kernel_that_is_known_to_be_wrong_is_not_taken(
         for least in (("3", "4", "0"), ("3", "7", "1"))
     }
     facts = SimpleNamespace(IS_NVIDIA_HOPPER=hopper, **above)
-    monkeypatch.setattr(backend, "version", lambda: "0.6.0")
-    monkeypatch.setattr(backend, "import_module", lambda name: {"fla.utils": facts}[name])
-    monkeypatch.setattr(backend.metadata, "version", lambda name: {"triton": triton}[name])
+    monkeypatch.setattr(_backend, "version", lambda: "0.6.0")
+    monkeypatch.setattr(_backend, "import_module", lambda name: {"fla.utils": facts}[name])
+    monkeypatch.setattr(_backend.metadata, "version", lambda name: {"triton": triton}[name])
     assert Scan("gla", None).on("cuda") == "fla"
     assert Scan("gated_delta_rule", None).on("cuda") == ("torch" if wrong and hopper else "fla")
     if wrong and hopper:
@@ -99,7 +99,7 @@ def test_the_kernels_give_the_numbers_of_the_chunks(name: str, extra: list[str],
     """With padding; in float32, of those in float64 on the CPU. Products in TF32 would be off by ten times as much."""
     pytest.importorskip("fla.ops")
     sizes = {"max_positions": 131, "causal": causal}
-    if lacks := backend.missing(mixer_of(name, *extra, **sizes).scan.kernel):
+    if lacks := _backend.missing(mixer_of(name, *extra, **sizes).scan.kernel):
         pytest.skip(lacks)
     exact = mixer_of(name, *extra, **sizes)
     kernels = mixer_of(name, *extra, "attention.backend=fla", **sizes).float().cuda()

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
 from lra.core.errors import UserError
-from lra.data.tokenise import word_piece
+from lra.datasets.tokenise import word_piece
 from lra.init.bert import Bert
 from lra.tasks import Task
 

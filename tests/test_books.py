@@ -12,9 +12,9 @@ import pytest
 from support import built_under_one_name, place
 
 from lra.core.errors import UserError
-from lra.data.baselines import BIGRAM_WEIGHTS, bigram, unigram
-from lra.data.splits import LMWindows
-from lra.data.tokenise import load
+from lra.datasets.baselines import BIGRAM_WEIGHTS, bigram, unigram
+from lra.datasets.splits import LMWindows
+from lra.datasets.tokenise import load
 from lra.tasks import Split, Task
 from lra.tasks.books import Books
 

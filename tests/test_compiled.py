@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lra.core.errors import UserError
 from lra.core.paths import conf_dir
-from lra.model.model import Model
+from lra.network.model import Model
 from lra.ops.dropout import Dropout, set_keys
 from lra.ops.packing import Packed
 from lra.training.optimizer import compile_blocks

@@ -16,7 +16,7 @@ from support import Commands, composed, options
 from lra.cli import check, new, prepare, train
 from lra.core.paths import conf_dir
 
-ATTENTION = "_target_: lra.attention.softmax.Softmax\n_partial_: true\nscale: qkv_dim\n"
+ATTENTION = "_target_: lra.mixers.softmax.Softmax\n_partial_: true\nscale: qkv_dim\n"
 
 
 def refused(cli: Commands, *arguments: str, main: Callable = train.main) -> str:
@@ -93,8 +93,8 @@ def test_a_misspelt_key_in_a_users_own_files(cli: Commands) -> None:
 
 
 def test_a_users_own_attention_needs_its_package_named(cli: Commands) -> None:
-    write({"attention/mine": ATTENTION.replace("lra.attention.softmax.Softmax", "mypackage.Mine")})
-    Path("mypackage.py").write_text("from lra.attention.softmax import Softmax\nclass Mine(Softmax): pass\n")
+    write({"attention/mine": ATTENTION.replace("lra.mixers.softmax.Softmax", "mypackage.Mine")})
+    Path("mypackage.py").write_text("from lra.mixers.softmax import Softmax\nclass Mine(Softmax): pass\n")
     arguments = ["--config-dir", "options", "experiment=smoke", "attention=mine"]
     assert "packages=[...]" in refused(cli, *arguments)
     code, _, err = cli(train.main, *arguments, "packages=[mypackage]")

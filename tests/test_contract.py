@@ -8,12 +8,11 @@ import torch
 from support import composed, facts, shape
 from torch import Tensor
 
-from lra.attention import Attention, Card, Mixer
 from lra.config import configure
 from lra.core.errors import UserError
-from lra.model.architecture import Architecture
-from lra.model.model import Model
-from lra.ops import kernel_attention
+from lra.mixers import Attention, Card, Mixer, _kernel
+from lra.network.architecture import Architecture
+from lra.network.model import Model
 
 CARD = Card(paper="none", formula="V", time="L D", linear=True, oracle="none")
 SHAPE = shape()
@@ -49,7 +48,7 @@ def test_a_broken_class_is_refused_where_it_is_defined(base: type, body: dict[st
     [
         (Attention, {}, "attend"),
         (Mixer, {}, "forward"),
-        (kernel_attention.KernelAttention, {}, "features"),
+        (_kernel.KernelAttention, {}, "features"),
     ],
 )
 def test_an_abstract_class_makes_no_mixer(base: type, body: dict[str, Any], missing: str) -> None:

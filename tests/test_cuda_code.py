@@ -18,7 +18,7 @@ from test_flash import backward, forward
 from torch import Tensor, fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
-from lra.attention import softmax
+from lra.mixers import softmax
 from lra.ops import packing
 from lra.ops.dropout import set_keys
 from lra.ops.packing import Packed

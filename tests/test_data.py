@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, default_collate
 import lra
 from lra.cli import prepare
 from lra.core.paths import CHECKOUT
-from lra.data import rows as exports
+from lra.datasets import rows as exports
 from lra.tasks.listops import with_parentheses
 from lra.tasks.matching import Matching
 
@@ -124,7 +124,7 @@ def test_arrow_does_not_copy_stored_tokens() -> None:
 def test_an_opened_cache_is_not_hashed_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as its files are unchanged; otherwise opening Path-X would read 3 GB."""
     folder = lra.data("listops_short", SMOKE).train.folder
-    monkeypatch.setattr("lra.data.cache.sha256", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr("lra.datasets.cache.sha256", lambda path: pytest.fail(f"{path} was read"))
     assert len(lra.data("listops_short", SMOKE).train) == 200
     monkeypatch.undo()
     monkeypatch.setenv("LRA_CACHE", str(cache))

@@ -11,9 +11,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from support import composed, options, place, stub_task
 
 from lra.config import configure
-from lra.data.baselines import Overlap
-from lra.data.groups import by_size, by_value
-from lra.data.tokenise import text_of
+from lra.datasets.baselines import Overlap
+from lra.datasets.groups import by_size, by_value
+from lra.datasets.tokenise import text_of
 from lra.tasks import Split, Task, TaskBuilder
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.listops import ListOps, ListOpsFiles

@@ -13,7 +13,7 @@ from support import mixer_of, noise
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from lra.attention.spectral import FastFood, Generator
+from lra.mixers.spectral import FastFood, Generator
 
 LEAST = 1e-3
 DRAWS = 300

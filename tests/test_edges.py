@@ -105,7 +105,7 @@ def test_lists_have_folders_of_their_own(cli: Commands) -> None:
 
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lra.report.write_report", lambda out: out / "sweep.json")
+    monkeypatch.setattr("lra.reports.write_report", lambda out: out / "sweep.json")
 
 
 def option(text: str, package: str | None = None) -> tuple[str, ...]:
@@ -121,12 +121,12 @@ def option(text: str, package: str | None = None) -> tuple[str, ...]:
     ("code", "message"),
     [
         (
-            "from lra.attention.softmax import Softmax\nclass A(Softmax):\n    def __init__(self, shape):\n"
+            "from lra.mixers.softmax import Softmax\nclass A(Softmax):\n    def __init__(self, shape):\n"
             "        raise KeyError('depth')\n",
             "attention: theirs.py, line 4: KeyError: 'depth'",
         ),
         (
-            "from lra.attention import Attention\nclass A(Attention):\n    pass\n",
+            "from lra.mixers import Attention\nclass A(Attention):\n    pass\n",
             "theirs.A has no card: add card = Card(...) to the class",
         ),
         ("x = 1\ny = x +\n", "theirs.py, line 2: SyntaxError: invalid syntax"),
@@ -213,11 +213,11 @@ def test_a_finished_run_is_not_launched_again(cli: Commands, monkeypatch: pytest
         raise ValueError("no figure")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lra.report.write_report", fail)
+        patch.setattr("lra.reports.write_report", fail)
         code, _, err = cli(train.main, *SWEEP, "out=runs")
     assert code == 1
     assert "no report: no figure" in err
-    monkeypatch.setattr("lra.report.write_report", lambda out: out / "sweep.json")
+    monkeypatch.setattr("lra.reports.write_report", lambda out: out / "sweep.json")
     code, _, err = cli(train.main, *SWEEP, "out=runs")
     assert (code, "1 run, 0 to train" in err) == (0, True)
 

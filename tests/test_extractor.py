@@ -4,8 +4,8 @@ import pytest
 import torch
 from support import mixer_of, noise, saved_bytes
 
-from lra.attention import Mixer
 from lra.core.errors import UserError
+from lra.mixers import Mixer
 
 SIZES = {"dim": 6, "qkv_dim": 11, "heads": 1, "max_positions": 73, "out_proj": True}
 FORMS = {
@@ -65,7 +65,7 @@ def test_both_ways_are_the_double_sum(form: str, causal: bool, length: int, monk
     expected = by_loops(mixer, x)
     slopes = gradients(expected, mixer, x)
     for least in (1, 1000):  # by FFT where there are two sides, and directly
-        monkeypatch.setattr("lra.attention.extractor.FFT_TAPS", least)
+        monkeypatch.setattr("lra.mixers.extractor.FFT_TAPS", least)
         actual = mixer(x)
         torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
         for gradient, slope in zip(gradients(actual, mixer, x), slopes, strict=True):

@@ -15,7 +15,7 @@ import lra.cli.report
 import lra.runs.run
 import lra.training.trainer
 from lra.core.errors import UserError
-from lra.data import cache
+from lra.datasets import cache
 from lra.records import checkpoint, record
 from lra.training.batches import counts
 

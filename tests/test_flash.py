@@ -7,7 +7,7 @@ from test_packing import CHUNK, DROPOUT, check_packed_is_padded, logits_and_grad
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from lra.attention import softmax as flash
+from lra.mixers import softmax as flash
 from lra.ops import packing
 
 CASES = [("pooling=cls", 1), ("pooling=cls", 2), ("pooling=mean", 1)]

@@ -10,7 +10,7 @@ import pyarrow.csv as pc
 import pytest
 
 from lra.core.errors import UserError
-from lra.data.tables import Columns, examples
+from lra.datasets.tables import Columns, examples
 
 SECONDS = float(os.environ.get("LRA_FUZZ_SECONDS", "60"))
 WORDS = ["film", "電影", "हिन्दी", "القراءة", "ไทย", "Ελλάδα", "é", "e\u0301", "😀", "NA", "null", "1.0", "007", "a,b"]

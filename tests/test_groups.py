@@ -19,7 +19,7 @@ from support import (
 )
 
 from lra.cli import train
-from lra.model.architecture import belongs
+from lra.network.architecture import belongs
 from lra.training.optimizer import make_optimizer
 from lra.training.recipe import Recipe
 

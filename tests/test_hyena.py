@@ -7,7 +7,7 @@ import torch
 from support import mask_of, mixer_of, noise, same
 from torch import Tensor
 
-from lra.attention import Mixer
+from lra.mixers import Mixer
 from lra.ops.convolution import causal_convolution
 from lra.ops.scan import CHUNK
 

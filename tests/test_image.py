@@ -12,9 +12,9 @@ from PIL.Image import fromarray
 from support import built_under_one_name, composed, place
 
 from lra.core.errors import UserError
-from lra.data import hub
-from lra.data.groups import held_out, limited
-from lra.report.published import Published
+from lra.datasets import hub
+from lra.datasets.groups import held_out, limited
+from lra.reports.published import Published
 from lra.tasks import Place, Split, image
 from lra.tasks.image import Image, grey
 

@@ -12,7 +12,7 @@ from lra.cli import train
 from lra.config import configure
 from lra.core.errors import UserError
 from lra.init import Checkpoint
-from lra.model.architecture import GROUPS, belongs
+from lra.network.architecture import GROUPS, belongs
 from lra.records import record
 from lra.training.recipe import Recipe
 

@@ -14,8 +14,8 @@ from lra.core.errors import UserError
 from lra.core.files import read_yaml
 from lra.core.paths import conf_dir
 from lra.records.runs import keep_runs, read_runs
-from lra.report import Report
-from lra.report.verify import verify
+from lra.reports import Report
+from lra.reports.verify import verify
 
 TINY = ("experiment=smoke", "task=listops_short", "train.steps=4", "train.eval_every=2", "train.warmup=1")
 
@@ -32,8 +32,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
 @pytest.fixture
 def sweep(cli: Commands, trained: Path, monkeypatch: pytest.MonkeyPatch):
     """A sweep with `kept`, without drawing."""
-    monkeypatch.setattr("lra.report.write_report", lambda out: Path(out, "README.md"))
-    monkeypatch.setattr("lra.report.show", lambda page: None)
+    monkeypatch.setattr("lra.reports.write_report", lambda out: Path(out, "README.md"))
+    monkeypatch.setattr("lra.reports.show", lambda page: None)
     shutil.copytree(trained, "kept")
     return lambda *words: cli(train.main, "--multirun", *TINY, "attention=simple", "kept=kept", *words)
 
@@ -87,12 +87,12 @@ def test_a_conflict_in_a_cell_costs_its_row_alone(sweep) -> None:
 
 def test_identities_of_earlier_versions_are_read_in_todays_terms() -> None:
     old = {
-        "attention": {"_target_": "lra.attention.gmm_rks.GmmRks", "pattern": "fixed", "features": 4},
+        "attention": {"_target_": "lra.mixers.spectral.GmmRks", "pattern": "fixed", "features": 4},
         "model": {"depth": 2},
         "train": {"compile": None, "lr": 0.1},
     }
     new = {
-        "attention": {"_target_": "lra.attention.spectral.GmmRks", "features": 4},
+        "attention": {"_target_": "lra.mixers.spectral.GmmRks", "features": 4},
         "model": {"depth": 2, "dropout_over": "values", "position_std": 0.0},
         "train": {"compile": False, "lr": 0.1},
     }

@@ -7,8 +7,8 @@ import torch
 from support import mixer_of, noise
 from torch import Tensor
 
-from lra.attention import Mixer
-from lra.attention.performer import log_features, projection
+from lra.mixers import Mixer
+from lra.mixers.performer import log_features, projection
 from lra.ops.scan import CHUNK
 
 causal_or_not = pytest.mark.parametrize("causal", [False, True])

@@ -10,8 +10,8 @@ from support import accumulate, facts, model_of, small_recipe
 from torch import nn
 
 from lra.core.errors import UserError
-from lra.data.splits import LMWindows
-from lra.model.model import Model
+from lra.datasets.splits import LMWindows
+from lra.network.model import Model
 from lra.tasks import PADDING, Task
 from lra.training.evaluate import continuation, evaluate
 
@@ -97,8 +97,8 @@ def test_a_mixer_without_a_causal_form_is_refused() -> None:
 
     from support import composed
 
-    from lra.attention.softmax import Softmax
-    from lra.model.architecture import Architecture
+    from lra.mixers.softmax import Softmax
+    from lra.network.architecture import Architecture
 
     class TwoSided(Softmax):
         can_be_causal = False

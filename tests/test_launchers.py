@@ -24,7 +24,7 @@ pytestmark = pytest.mark.launcher
 BAD = '''
 import os, signal
 from pathlib import Path
-from lra.attention.softmax import Softmax
+from lra.mixers.softmax import Softmax
 
 class Bad(Softmax):
     """From its first evaluation on, and until a file `repaired` is there, it fails or is killed."""

@@ -11,18 +11,18 @@ import torch
 from support import Commands, facts, model_of, shape, train_state
 from torch import Tensor
 
-from lra import laws
-from lra.attention import Mixer
+from lra import checks as laws
 from lra.cli import check, train
 from lra.core.errors import UserError
-from lra.model.model import Model
+from lra.mixers import Mixer
+from lra.network.model import Model
 
 THEIRS = '''"""Mixers, each with a fault."""
 
 import torch
 from torch import Tensor, nn
 
-from lra.attention import Attention, Card, Mixer
+from lra.mixers import Attention, Card, Mixer
 
 
 class Sound(Attention):

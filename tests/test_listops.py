@@ -314,7 +314,7 @@ def test_bad_files_are_refused_and_nothing_is_cached(tmp_path: Path, text: bytes
 def test_a_script_without_a_guard_can_prepare_with_workers(tmp_path: Path) -> None:
     """Workers do not run it once more, which would wait for the lock that it holds."""
     (tmp_path / "script.py").write_text(
-        "from lra.data.from_source import in_order\nprint('once', flush=True)\n"
+        "from lra.datasets.from_source import in_order\nprint('once', flush=True)\n"
         "print([*in_order(divmod, ((n, 3) for n in range(6)), workers=2)])\n"
     )
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)

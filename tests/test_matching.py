@@ -14,9 +14,9 @@ from support import built_under_one_name, composed, model_of, of_real_data, plac
 
 from lra.config import configure
 from lra.core.errors import UserError
-from lra.data.baselines import best_threshold
-from lra.data.groups import sampled
-from lra.data.tokenise import text_of
+from lra.datasets.baselines import best_threshold
+from lra.datasets.groups import sampled
+from lra.datasets.tokenise import text_of
 from lra.tasks import Split, Task
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.matching import Matching

@@ -8,15 +8,15 @@ import torch
 from support import composed, facts, model_of, options, settings
 from torch import nn
 
-from lra.attention.softmax import Softmax
 from lra.config import configure
 from lra.core.errors import UserError
-from lra.model.architecture import Architecture
-from lra.model.block import Block, ShortConvolution
-from lra.model.embedding import sinusoids
-from lra.model.heads import pooled
-from lra.model.layers import FeedForward
-from lra.model.model import Model
+from lra.mixers.softmax import Softmax
+from lra.network.architecture import Architecture
+from lra.network.block import Block, ShortConvolution
+from lra.network.embedding import sinusoids
+from lra.network.heads import pooled
+from lra.network.layers import FeedForward
+from lra.network.model import Model
 from lra.ops.dropout import set_keys
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", "model.dropout=0")

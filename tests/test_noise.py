@@ -9,10 +9,10 @@ import torch
 from omegaconf import DictConfig
 from support import accumulate, case_id, cases, composed, every_setting, mask_of, noise, stub_task
 
-from lra.attention import Mixer, Shape
 from lra.config import configure
-from lra.model.architecture import Architecture
-from lra.model.model import Model
+from lra.mixers import Mixer, Shape
+from lra.network.architecture import Architecture
+from lra.network.model import Model
 from lra.ops.dropout import set_keys
 from lra.training import batches, distributed
 

@@ -14,7 +14,7 @@ from lra.core.errors import UserError
 from lra.core.signals import PAUSED
 from lra.records import record
 from lra.records.names import RECORD
-from lra.report import Report
+from lra.reports import Report
 
 TINY = ("experiment=smoke", "train.steps=4", "train.eval_every=2", "train.warmup=1", "train.batch_size=5")
 SIZES = ("task=listops_short", "task.train_size=20", "task.val_size=5", "task.test_size=5", "train.micro_batch=5")
@@ -45,7 +45,7 @@ def refused(cli: Commands, *words: str, because: str) -> None:
 def test_sources_are_those_that_a_module_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "own.py": "import json\nimport torch.nn as nn\nimport helper\nfrom parts.inner import deep as other\n",
-        "helper.py": "def late():\n    from lra.attention import Mixer\n    import distant.away\n",
+        "helper.py": "def late():\n    from lra.mixers import Mixer\n    import distant.away\n",
         "parts/__init__.py": "",
         "parts/inner/__init__.py": "from . import deep\nfrom ..side import something\n",
         "parts/inner/deep.py": "import own\n",
@@ -60,7 +60,7 @@ def test_sources_are_those_that_a_module_imports(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(tmp_path)
     used = {name for name in files if "unused" not in name}
     assert fingerprints("own.Class").keys() == used
-    assert fingerprints("lra.attention.Mixer", "torch.nn.Linear", "json", "nowhere.Class") == {}
+    assert fingerprints("lra.mixers.Mixer", "torch.nn.Linear", "json", "nowhere.Class") == {}
 
 
 def test_an_edited_attention_is_refused_with_its_file(cli: Commands) -> None:

@@ -16,9 +16,9 @@ from support import Commands, composed, place
 from lra.cli import prepare, train
 from lra.config import configure
 from lra.core.errors import UserError
-from lra.data import hub
-from lra.data.tables import Columns, examples, ordered
-from lra.data.tokenise import text_of
+from lra.datasets import hub
+from lra.datasets.tables import Columns, examples, ordered
+from lra.datasets.tokenise import text_of
 from lra.tasks import Task
 from lra.tasks.files import Files
 

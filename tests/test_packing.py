@@ -8,10 +8,10 @@ import torch
 from support import TINY_MODEL, every_setting, model_of, noise, small_recipe, stub_task
 from torch import Tensor, nn
 
-from lra.attention import softmax
 from lra.core.errors import UserError
 from lra.core.signals import StopFlag
-from lra.model.model import Model
+from lra.mixers import softmax
+from lra.network.model import Model
 from lra.ops import packing
 from lra.ops.dropout import Dropout, Keyed, set_keys
 from lra.ops.packing import Packed

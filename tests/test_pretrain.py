@@ -28,8 +28,8 @@ from lra.config.cell import cell_of
 from lra.config.settings import settings_of
 from lra.core import files
 from lra.core.signals import StopFlag
-from lra.data.self_pretraining import facts_of, inputs_of
-from lra.data.splits import Pictures
+from lra.datasets.self_pretraining import facts_of, inputs_of
+from lra.datasets.splits import Pictures
 from lra.init import Checkpoint
 from lra.records import record
 from lra.runs.initial_weights import draw_model, pretrain, trainer_of

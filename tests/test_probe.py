@@ -8,8 +8,8 @@ import pytest
 import torch
 from support import Commands, model_of, small_recipe, stub_task, train_model, train_state
 
-from lra.attention import split_heads
 from lra.cli import train
+from lra.mixers import split_heads
 from lra.records.names import METRICS
 from lra.training.block_probe import probe, score_statistics
 

@@ -11,8 +11,8 @@ from support import accumulate, builder_of, model_of, place
 from torch.nn.functional import cross_entropy
 
 from lra.core.errors import UserError
-from lra.data.probes import BLOCK, Draws, Probe
-from lra.data.splits import PositionLabels
+from lra.datasets.probes import BLOCK, Draws, Probe
+from lra.datasets.splits import PositionLabels
 from lra.tasks import Task
 from lra.tasks.word_problem import products
 from lra.training.evaluate import Predictions, evaluate

@@ -16,9 +16,9 @@ from support import composed, options
 from lra.core.errors import UserError
 from lra.core.paths import CHECKOUT, conf_dir
 from lra.records.names import README, RUNS, TABLE, TABLE_TEX
-from lra.report import Report
-from lra.report.frame import present, short_names
-from lra.report.published import Published
+from lra.reports import Report
+from lra.reports.frame import present, short_names
+from lra.reports.published import Published
 
 
 def test_other_data_than_the_published_have_a_name_that_says_how_they_differ() -> None:

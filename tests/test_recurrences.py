@@ -12,8 +12,8 @@ from support import mask_of, mixer_of, noise, same
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lra.attention import Mixer
-from lra.attention.s5 import hippo_n
+from lra.mixers import Mixer
+from lra.mixers.s5 import hippo_n
 from lra.ops import decayed_product
 from lra.ops.convolution import diagonal_scan, short_convolution, sum_of_shifted
 from lra.ops.decayed_product import TILE

@@ -15,8 +15,8 @@ from support import every_setting, mixer_of, noise, protocols_of, shape
 from torch import Tensor
 from torch.nn.functional import elu, gelu, relu, rms_norm
 
-from lra.attention import Mixer, merge_heads, split_heads
-from lra.attention.nystromformer import pseudo_inverse
+from lra.mixers import Mixer, merge_heads, split_heads
+from lra.mixers.nystromformer import pseudo_inverse
 
 MAX_LEN = 13
 SHAPE = shape()

@@ -22,9 +22,9 @@ from lra.core.errors import UserError
 from lra.records import record
 from lra.records.names import PAGE, README, RUNS, SEEDS, SWEEP, TABLE, TABLE_TEX
 from lra.records.runs import keep_runs, read_runs
-from lra.report import Report, figures, write_report
-from lra.report.render import as_csv, escape, html, p_value
-from lra.report.statistics import compare, holm, median_steps, not_above, summarise
+from lra.reports import Report, figures, write_report
+from lra.reports.render import as_csv, escape, html, p_value
+from lra.reports.statistics import compare, holm, median_steps, not_above, summarise
 
 OURS, THEIRS, OTHERS = (37.0, 38.5, 37.5, 36.0), (35.0, 36.2, 35.5), (36.8, 37.2, 36.1)
 
@@ -425,7 +425,7 @@ def test_emphasis_is_text_and_footnotes_stay() -> None:
 
 def test_figures_do_not_depend_on_the_backend_of_a_notebook(tmp_path: Path) -> None:
     put(tmp_path, 1, 30.0)
-    program = f"from pathlib import Path; from lra.report import write_report; write_report(Path({str(tmp_path)!r}))"
+    program = f"from pathlib import Path; from lra.reports import write_report; write_report(Path({str(tmp_path)!r}))"
     environment = {**os.environ, "MPLBACKEND": "module://nothing"}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     assert (tmp_path / "seeds.svg").exists()

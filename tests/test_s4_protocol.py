@@ -22,7 +22,7 @@ from support import (
 
 from lra.config.settings import settings_of
 from lra.core.errors import UserError
-from lra.model.layers import BatchNorm
+from lra.network.layers import BatchNorm
 from lra.runs.build import assemble
 from lra.training.optimizer import make_optimizer
 

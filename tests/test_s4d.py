@@ -8,7 +8,7 @@ import torch
 from scipy.signal import cont2discrete, dlsim
 from support import mixer_of, noise
 
-from lra.attention.s4d import S4D
+from lra.mixers.s4d import S4D
 from lra.ops.scan import CHUNK
 
 SIZES = {"dim": 5, "qkv_dim": 11, "heads": 1, "max_positions": 211, "out_proj": True}

@@ -8,8 +8,8 @@ import torch
 from support import mixer_of, noise
 from torch import Tensor
 
-from lra.attention.reformer import Reformer
-from lra.attention.sinkhorn import Sinkhorn, doubly_stochastic
+from lra.mixers.reformer import Reformer
+from lra.mixers.sinkhorn import Sinkhorn, doubly_stochastic
 
 
 @pytest.fixture(autouse=True)

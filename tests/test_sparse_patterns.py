@@ -8,8 +8,8 @@ import torch
 from support import mixer_of, noise
 from torch import Tensor
 
-from lra.attention.bigbird import draw_blocks
-from lra.ops.block_sparse import PatternAttention
+from lra.mixers._sparse import PatternAttention
+from lra.mixers.bigbird import draw_blocks
 
 MAX_LEN = 29
 CASES = {

@@ -8,7 +8,7 @@ import torch
 from support import mixer_of, noise
 from torch import Tensor
 
-from lra.attention.spectral import Generator, Spectral, log_prf, rks, scaled
+from lra.mixers.spectral import Generator, Spectral, log_prf, rks, scaled
 from lra.ops.scan import CHUNK
 
 PRF = ["gmm_prf", "fastfood_prf", "generative_prf"]

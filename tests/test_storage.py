@@ -16,8 +16,8 @@ from support import facts, place
 
 from lra.cli.prepare import card
 from lra.core.errors import UserError
-from lra.data.cache import MANIFEST, Writer, prepared
-from lra.data.splits import LMWindows, seen
+from lra.datasets.cache import MANIFEST, Writer, prepared
+from lra.datasets.splits import LMWindows, seen
 from lra.tasks import Task
 
 Make = Callable[[dict[str, Writer], Path], Any]

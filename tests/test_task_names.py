@@ -11,7 +11,7 @@ import pytest
 from support import built_under_one_name, place
 
 from lra.core.errors import UserError
-from lra.data import hub
+from lra.datasets import hub
 from lra.tasks import TaskBuilder, ag_news, image, text
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.ag_news import AgNews
@@ -170,7 +170,7 @@ def test_rows_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     labelled(tmp_path / "data" / "imdb", 41, 19)
     at = place(tmp_path / "cache", tmp_path / "data")
     name = imdb().at(at).facts.name
-    monkeypatch.setattr("lra.data.readers.lines", None)
+    monkeypatch.setattr("lra.datasets.readers.lines", None)
     assert imdb().at(at).facts.name == name == "text (41/19 examples, length 37)"
     labelled(tmp_path / "data" / "imdb", 43, 19)
     with pytest.raises(TypeError):

@@ -13,8 +13,8 @@ import pytest
 from support import built_under_one_name, composed, of_real_data, place
 
 from lra.core.errors import UserError
-from lra.data import hub, readers
-from lra.data.groups import held_out, limited
+from lra.datasets import hub, readers
+from lra.datasets.groups import held_out, limited
 from lra.tasks import Place, Split, Task, text
 from lra.tasks.text import Text
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lra.core.errors import UserError
-from lra.data.tokenise import byte_ids, encode, head_and_tail, text_of, train_bpe, vocabulary_of, word_piece
+from lra.datasets.tokenise import byte_ids, encode, head_and_tail, text_of, train_bpe, vocabulary_of, word_piece
 
 TEXTS = ["The cat sat on the mat.\n\nThe hat, the cat - and THE END\u2026 ", "A naïve café, 2nd ed. [PAD] \t\\n x"] * 5
 PIECES = ["[PAD]", "[UNK]", "the", "cat", "##s", "un", "##believ", "##able", "##a", "a", "c", "b", ".", "[", "]"]
@@ -69,7 +69,7 @@ def test_bpe_is_the_same_in_every_process(tmp_path: Path) -> None:
     words = ["".join(rng.choices("abcdefgh", k=rng.randint(1, 7))) for _ in range(400)]
     texts = [" ".join(rng.choices(words, k=300)) for _ in range(40)]
     program = (
-        "import json, sys; from pathlib import Path; from lra.data.tokenise import train_bpe;"
+        "import json, sys; from pathlib import Path; from lra.datasets.tokenise import train_bpe;"
         "train_bpe(json.load(sys.stdin), 599, Path(sys.argv[1]))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "7", "TOKENIZERS_PARALLELISM": "false"}

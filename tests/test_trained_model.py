@@ -10,7 +10,7 @@ from test_own_code import edit, scaffold
 
 import lra
 from lra.cli import train
-from lra.data import Place, Task
+from lra.datasets import Place, Task
 from lra.records.names import PREDICTIONS, WEIGHTS
 from lra.runs.build import assemble
 from lra.tasks.listops.trees import WORDS

@@ -8,11 +8,11 @@ import torch
 from support import facts, settings, shape, small_recipe, stub_task, train_state, train_step
 from torch import Tensor, nn
 
-from lra.attention import Attention, Card, Mixer
-from lra.laws import Trial, findings
-from lra.model.architecture import Architecture
-from lra.model.model import Model
-from lra.ops.mixer import Shape
+from lra.checks import Trial, findings
+from lra.mixers import Attention, Card, Mixer
+from lra.mixers.base import Shape
+from lra.network.architecture import Architecture
+from lra.network.model import Model
 from lra.records import tensors
 from lra.runs.build import without_memory
 from lra.training.optimizer import Diverged

@@ -26,8 +26,8 @@ from lra.records.names import (
     WEIGHTS,
 )
 from lra.records.runs import keep_runs, read_runs
-from lra.report import Report
-from lra.report.verify import verify
+from lra.reports import Report
+from lra.reports.verify import verify
 
 RESULTS = CHECKOUT / "results"
 KEPT = sorted(path.parent for path in RESULTS.glob(f"*/{RUNS}"))

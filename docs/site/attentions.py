@@ -13,8 +13,8 @@ import trained
 import lra
 from lra.config.compose import options
 from lra.config.settings import Settings
-from lra.ops.mixer import Mixer
-from lra.report.published import Published
+from lra.mixers.base import Mixer
+from lra.reports.published import Published
 from lra.runs.build import assemble
 
 FOLDER = "attentions"

@@ -11,8 +11,8 @@ import pandas as pd
 
 import lra
 from lra.records.runs import Run, read_runs
-from lra.report.published import Published
-from lra.report.render import markdown, p_value
+from lra.reports.published import Published
+from lra.reports.render import markdown, p_value
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 SOURCE = "SimpleTRON v4"
@@ -41,7 +41,7 @@ def crosstab(rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: 
 
 def baselines(folder: str, **columns: Filter) -> dict[str, dict[str, float]]:
     """Return the trivial baselines by name and column."""
-    from lra.report import Report
+    from lra.reports import Report
 
     cells = Report(RESULTS / folder).cells
     known = cells[cells.kind == "baseline"]

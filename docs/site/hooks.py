@@ -17,8 +17,8 @@ import notebooks
 TOP = Path(__file__).resolve().parents[2]
 ASSETS = {
     **{f"assets/{name}": Path(__file__).with_name(name) for name in ("site.css", "site.js", "iframe-worker.js")},
-    "assets/sortable.js": TOP / "lra/report/assets/sortable.min.js",
-    "assets/sortable.LICENSE": TOP / "lra/report/assets/sortable.LICENSE",
+    "assets/sortable.js": TOP / "lra/reports/assets/sortable.min.js",
+    "assets/sortable.LICENSE": TOP / "lra/reports/assets/sortable.LICENSE",
 }
 SOURCES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/*.md", "docs/*.png"),

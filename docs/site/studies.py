@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 
 from lra.records.names import README, RUNS, SEEDS_FIGURE
-from lra.report import Report
-from lra.report.figures import COLOURS, CROSS, DOT, LINE, RULE, SEEDS, WIDTH, drawn, rows, styled, svg
-from lra.report.published import Published
-from lra.report.render import escape, html, sections, seed_rows
+from lra.reports import Report
+from lra.reports.figures import COLOURS, CROSS, DOT, LINE, RULE, SEEDS, WIDTH, drawn, rows, styled, svg
+from lra.reports.published import Published
+from lra.reports.render import escape, html, sections, seed_rows
 
 FOLDER = "results"
 TASKS = {"text": "Text", "matching": "Matching", "listops": "ListOps"}  # of Table 1

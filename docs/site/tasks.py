@@ -16,8 +16,8 @@ from PIL import Image, ImageDraw
 from lra.config import configure
 from lra.config.compose import compose, options
 from lra.core.errors import UserError
-from lra.data.probes import BLOCK, Draws, Probe
-from lra.data.tokenise import BYTE_VOCABULARY, byte_ids
+from lra.datasets.probes import BLOCK, Draws, Probe
+from lra.datasets.tokenise import BYTE_VOCABULARY, byte_ids
 from lra.tasks import TaskBuilder, no_op_progress
 from lra.tasks.listops import ListOps
 from lra.tasks.listops.trees import WORDS, generate

@@ -8,8 +8,8 @@ from typing import Any
 
 import studies
 
-from lra.report.render import escape
-from lra.report.tables import mean_sd, number, solved
+from lra.reports.render import escape
+from lra.reports.tables import mean_sd, number, solved
 
 
 @dataclass(frozen=True)

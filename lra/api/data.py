@@ -9,9 +9,9 @@ import numpy as np
 from lra.api.training import composed_command
 from lra.cli.prepare import PrepareSettings, prepare
 from lra.config import configure
-from lra.data import Task, TaskBuilder, TaskSpec
-from lra.data.rows import NAMES, Rows, collate, rows_of
-from lra.data.tokenise import TOKENIZER
+from lra.datasets import Task, TaskBuilder, TaskSpec
+from lra.datasets.rows import NAMES, Rows, collate, rows_of
+from lra.datasets.tokenise import TOKENIZER
 
 if TYPE_CHECKING:
     import datasets
@@ -22,7 +22,7 @@ class Data:
     """Prepared data of a task.
 
     Attributes:
-        train: `torch.utils.data.Dataset` of rows, see `lra.data.rows.Rows`; likewise `val` and `test`.
+        train: `torch.utils.data.Dataset` of rows, see `lra.datasets.rows.Rows`; likewise `val` and `test`.
         spec: `vocab_size` with padding, `pad_id`, `max_len`, `classes`, `documents` per example, `objective`.
         classes: names of the classes; empty for tasks that do not classify.
         baselines: test scores of trivial baselines by name: accuracy in percent, or perplexity.

@@ -10,14 +10,14 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from lra.api.training import composed_command
+from lra.checks import Finding
 from lra.cli.check import CheckSettings, examine, maker
 from lra.config import configure
 from lra.config.compose import options as choices
 from lra.core.errors import UserError
 from lra.core.paths import USER_OPTIONS
-from lra.laws import Finding
+from lra.mixers.base import Card, Mixer, Shape
 from lra.ops.dropout import set_keys
-from lra.ops.mixer import Card, Mixer, Shape
 
 REPEATABLE = 1_000  # latest training calls whose random features can be drawn again
 
@@ -172,7 +172,7 @@ def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides
     """Check an attention against the laws of mixers, as `lra-check` does.
 
     Args:
-        attention: name of an option, layer that `lra.attention` returned, or subclass of `lra.attention.Mixer`.
+        attention: name of an option, layer that `lra.attention` returned, or subclass of `lra.mixers.Mixer`.
         overrides: as on the command line.
 
     Raises:

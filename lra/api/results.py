@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from lra.core.errors import UserError, did_you_mean
-from lra.report import Report, write_report
-from lra.report.frame import CELL, default_reference, present, refuse_hidden_differences
-from lra.report.render import seeds, table
-from lra.report.statistics import Comparison
-from lra.report.statistics import compare as compare_scores
+from lra.reports import Report, write_report
+from lra.reports.frame import CELL, default_reference, present, refuse_hidden_differences
+from lra.reports.render import seeds, table
+from lra.reports.statistics import Comparison
+from lra.reports.statistics import compare as compare_scores
 
 Rule = Literal["best_val", "last", "best_test"]
 NAMES = ["protocol", "selection", "task", "short", "system", "attention", "variant", "settings", "metric", "seed"]

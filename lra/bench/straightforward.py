@@ -1,7 +1,8 @@
 """SimpleTRON and its Transformer in plain PyTorch, the reference of `lra-bench what=step` and of the tests.
 
 Every example is padded to the full length, the last block computes every position, dropout is `nn.Dropout`, and the
-optimiser is `torch.optim.AdamW`. Parameters are named as in `lra.model.model.Model`, so both can load the same weights.
+optimiser is `torch.optim.AdamW`. Parameters are named as in `lra.network.model.Model`, so
+both can load the same weights.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lra.core.errors import UserError
-from lra.data import TaskSpec
+from lra.datasets import TaskSpec
 
 Values = Mapping[str, Any]
 MODEL = {  # the values of variant= and protocol= under which this model is the configured one
@@ -122,10 +123,10 @@ class Straightforward(nn.Module):
 def straightforward_attention(attention: Values, model: Values, positions: int) -> Attention:
     """The plain form of a configured attention. Raises UserError where there is none."""
     expect("model", model, {"qkv_dim": model["dim"], "attention_bias": True})
-    if attention["_target_"] == "lra.attention.simple.Simple":
+    if attention["_target_"] == "lra.mixers.simple.Simple":
         expect("attention", attention, {"scale": "valid" if model["key_mask"] else "length", "dropout_on": "state"})
         return Simple(model, positions**-0.5)
-    if attention["_target_"] == "lra.attention.softmax.Softmax":
+    if attention["_target_"] == "lra.mixers.softmax.Softmax":
         whole = attention["scale"] == "qkv_dim"
         return Softmax(model, (model["dim"] if whole else model["dim"] // model["heads"]) ** -0.5)
     raise UserError("attention: straightforward forms exist of simple and softmax only")

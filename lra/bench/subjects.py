@@ -9,9 +9,9 @@ import torch
 
 from lra.bench.settings import BenchSettings
 from lra.bench.straightforward import Straightforward, expect, straightforward_attention, update
+from lra.checks.trial import shape_of
 from lra.config import configure
 from lra.core.errors import UserError
-from lra.laws.trial import shape_of
 from lra.ops.dropout import set_keys
 from lra.runs.build import assemble
 from lra.runs.describe import stand_in

@@ -26,7 +26,7 @@ def job(cfg: DictConfig) -> None:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # PyTorch reads both when it is imported
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from lra.bench import compare
-    from lra.report import show
+    from lra.reports import show
 
     settings = configure.part(BenchSettings, cfg)
     hydra = HydraConfig.get()

@@ -14,8 +14,8 @@ from lra.config import configure
 from lra.core.console import plural, say
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
-    from lra.laws import Finding
-    from lra.ops.mixer import Mixer, Shape
+    from lra.checks import Finding
+    from lra.mixers.base import Mixer, Shape
 
 WORDS = {"kept": "PASS", "broken": "FAIL", "silent": "----"}
 
@@ -41,7 +41,7 @@ def job(cfg: DictConfig) -> None:
 
 def maker(settings: CheckSettings) -> "Callable[[Shape], Mixer]":
     """Return the constructor of the configured mixers."""
-    from lra.ops.mixer import Mixer
+    from lra.mixers.base import Mixer
 
     return configure.build(settings.attention, "attention", settings.packages, supplied=1, kind=Mixer)
 
@@ -50,8 +50,8 @@ def examine(
     name: str, make: "Callable[[Shape], Mixer]", settings: CheckSettings, tell: Callable[[str], object]
 ) -> "list[Finding]":
     """Check the laws and return the findings; `tell` receives each line to print."""
-    import lra.laws as laws
-    from lra.laws.trial import Trial, shape_of
+    import lra.checks as laws
+    from lra.checks.trial import Trial, shape_of
 
     shape = shape_of(settings.model, max(settings.lengths))
     trial = Trial(make, shape, lengths=tuple(sorted(settings.lengths)))

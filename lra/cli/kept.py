@@ -106,7 +106,7 @@ def refuse_conflicts(
     Raises:
         UserError: runs to train and runs that are there would share a column of the report, but cannot be compared.
     """
-    from lra.report.frame import COLUMN, conflict
+    from lra.reports.frame import COLUMN, conflict
 
     there = read_runs(plan.out) if any(plan.out.rglob(RECORD)) or (plan.out / RUNS).exists() else []
     names = {run.folder.relative_to(plan.out).as_posix() for _, runs in to_do for run in runs}

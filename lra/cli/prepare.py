@@ -16,11 +16,11 @@ from lra.cli.command import command
 from lra.config import configure
 from lra.core.console import Parts, say
 from lra.core.paths import __version__, expanded
-from lra.data import Place, Split, Task, TaskBuilder
-from lra.data.cache import SPLITS
-from lra.data.from_source import GENERATED
-from lra.data.rows import new_folder, refuse_used
-from lra.data.splits import LMWindows, PositionLabels, contradictions, seen
+from lra.datasets import Place, Split, Task, TaskBuilder
+from lra.datasets.cache import SPLITS
+from lra.datasets.from_source import GENERATED
+from lra.datasets.rows import new_folder, refuse_used
+from lra.datasets.splits import LMWindows, PositionLabels, contradictions, seen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _write(folder: Path, arguments: argparse.Namespace) -> None:
-    from lra.report import show, write_report
+    from lra.reports import show, write_report
 
     if arguments.keep:
         if not folder.is_dir():
@@ -58,7 +58,7 @@ def _write(folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def _verify(folder: Path, arguments: argparse.Namespace) -> int:
-    from lra.report.verify import verify
+    from lra.reports.verify import verify
 
     runs, mismatches = verify(folder, arguments.selection)
     for line in mismatches:

@@ -114,8 +114,8 @@ def _check_reference(plan: Plan) -> None:
     name = plan.rows[0].settings.sweep["reference"]
     if name is None:
         return
-    from lra.report.frame import settings_text
-    from lra.report.published import Published
+    from lra.reports.frame import settings_text
+    from lra.reports.published import Published
 
     published = Published.of_folder(plan.out)
     for row in plan.rows:
@@ -203,7 +203,7 @@ def conclude(broken: str = "", code: int = 0) -> None:
 
 def _report(out: Path) -> Counter[str]:
     """Write and print the report; return the number of faults by kind."""
-    from lra.report import show, write_report  # imports pandas and statsmodels
+    from lra.reports import show, write_report  # imports pandas and statsmodels
 
     try:
         page = write_report(out)

@@ -36,29 +36,16 @@ REMOVED = {  # removed options, with the values in kept records
     "init": None, "pattern": "fixed", "global_projections": False, "share": "key_value", "orthogonal": True,
     "one_sided": False, "evaluate": "auto", "gate": True, "rotary": True,
 }  # fmt: skip
-MOVED = {  # modules by their former names, which kept records have in `_target_`
-    "lra.attention.cosformer": "lra.attention.linear",
-    "lra.attention.fastfood_prf": "lra.attention.spectral",
-    "lra.attention.fastfood_rks": "lra.attention.spectral",
-    "lra.attention.generative_prf": "lra.attention.spectral",
-    "lra.attention.generative_rks": "lra.attention.spectral",
-    "lra.attention.gmm_prf": "lra.attention.spectral",
-    "lra.attention.gmm_rks": "lra.attention.spectral",
-    "lra.init.checkpoint": "lra.init",
-}
 ADDED = {"dropout_over": "values", "position_std": 0.0}  # later keys of `model`, with what runs without them did
 
 
 def comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity of a run in today's terms: renamed modules, removed and added options.
+    """Return the identity of a run in today's terms: removed and added options.
 
     Nothing was compiled where an earlier version had `train.compile: null` on a CPU.
     """
     terms = {key: dict(value) if isinstance(value, Mapping) else value for key, value in identity.items()}
     for part in (terms.get("attention", {}), terms.get("task", {})):
-        module, _, name = part.get("_target_", "").rpartition(".")
-        if module in MOVED:
-            part["_target_"] = f"{MOVED[module]}.{name}"
         for key in [key for key, value in part.items() if REMOVED.get(key, ...) == value]:
             del part[key]
     if "model" in terms:
@@ -214,7 +201,6 @@ def build(
 def _located(dotted_name: str, where: str) -> Any:
     """Import `MODULE.NAME` and return NAME."""
     module_name, _, name = dotted_name.rpartition(".")
-    module_name = MOVED.get(module_name, module_name)
     try:
         module = import_module(module_name or name)
     except ModuleNotFoundError as error:

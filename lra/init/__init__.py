@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.core.paths import expanded
-from lra.model.architecture import Group, belongs
+from lra.network.architecture import Group, belongs
 from lra.records import record, tensors
 from lra.records.names import WEIGHTS
 
 if TYPE_CHECKING:  # the identity of a finished run needs no torch
     from torch import Tensor
 
-    from lra.data import Task
-    from lra.model.model import Model
+    from lra.datasets import Task
+    from lra.network.model import Model
 
 NOT_THERE, NOT_WANTED = "not in the file", "not in init.take"
 

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lra.core.errors import UserError
-from lra.data import hub
-from lra.data.tokenise import TOKENIZER, load, vocabulary_of
+from lra.datasets import hub
+from lra.datasets.tokenise import TOKENIZER, load, vocabulary_of
 from lra.init import Start
 from lra.records import tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lra.data import Task
-    from lra.model.model import Model
+    from lra.datasets import Task
+    from lra.network.model import Model
 
 CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.json", "vocab.txt", "[CLS]"
 HUB = "hub:"

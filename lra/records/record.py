@@ -108,9 +108,11 @@ class Provenance(BaseModel):
 
 
 class RunRecord(_Part):
-    """`record.json` of a run. `spec`: facts of the task that the model depends on (`lra.data.TaskSpec`); `config`: its
-    identity; `files`: SHA-256 of each file beside the record; `kept`: the results folder that a sweep took the run
-    from."""
+    """`record.json` of a run.
+
+    `spec`: what the model depends on of the task (`lra.datasets.TaskSpec`); `config`: the identity of the run; `files`:
+    SHA-256 of each file beside the record; `kept`: the results folder that a sweep took the run from.
+    """
 
     task: Name
     task_version: int

@@ -10,16 +10,16 @@ from lra.config.cell import Cell
 from lra.config.settings import Settings
 from lra.core.errors import UserError
 from lra.core.paths import expanded
-from lra.data import Place, TaskBuilder, TaskSpec
+from lra.datasets import Place, TaskBuilder, TaskSpec
 from lra.init import Start
-from lra.model.architecture import Architecture
+from lra.network.architecture import Architecture
 from lra.records.names import seed_folder
 from lra.training.recipe import Pretrain, Recipe, carried
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
-    from lra.model.model import Model
-    from lra.ops.backend import Scan
-    from lra.ops.mixer import Mixer
+    from lra.mixers._backend import Scan
+    from lra.mixers.base import Mixer
+    from lra.network.model import Model
 
 Value = TypeVar("Value")
 PRETRAINED = "pretrained"  # the folder of pretrained weights in the cache
@@ -62,7 +62,7 @@ class PretrainingPhase:
 
 def assemble(settings: Settings) -> System:
     """Resolve the task, the attention, the model and the recipe, and check that they fit together."""
-    from lra.ops.backend import scan_of
+    from lra.mixers._backend import scan_of
 
     with configure.blamed("task", settings.packages):
         builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
@@ -181,7 +181,7 @@ def check_attention(settings: Settings, system: System) -> None:
         return
     import torch
 
-    from lra.laws import before_a_run
+    from lra.checks import before_a_run
     from lra.runs.device import device_of
 
     with torch.random.fork_rng(devices=[]):
@@ -193,8 +193,8 @@ def architecture(
     attention: dict[str, Any], model: dict[str, Any], packages: list[str]
 ) -> "Callable[[TaskSpec], Model]":
     """Build the model of a configuration, for the facts of any task."""
-    from lra.model.model import Model
-    from lra.ops.mixer import Mixer
+    from lra.mixers.base import Mixer
+    from lra.network.model import Model
 
     mixer = configure.build(attention, "attention", packages, supplied=1, kind=Mixer)
     configure.check(Architecture, model, "model.")

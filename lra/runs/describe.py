@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from lra.config.settings import Settings
 from lra.core import streams
-from lra.data import Split, TaskSpec
-from lra.data.splits import LMWindows, PositionLabels
-from lra.model.model import Model
+from lra.datasets import Split, TaskSpec
+from lra.datasets.splits import LMWindows, PositionLabels
+from lra.network.model import Model
 from lra.ops import products
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, System, without_memory

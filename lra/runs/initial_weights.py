@@ -18,9 +18,9 @@ from lra.core import files, streams
 from lra.core.console import say
 from lra.core.files import digest, sweep_partials, write_atomic
 from lra.core.signals import StopFlag
-from lra.data import Task, TaskSpec
+from lra.datasets import Task, TaskSpec
 from lra.init import Checkpoint
-from lra.model.model import Model
+from lra.network.model import Model
 from lra.ops import products
 from lra.records import checkpoint, provenance, record, tensors
 from lra.records.names import LOCK, METRICS, RECORD, WEIGHTS

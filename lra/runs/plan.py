@@ -28,7 +28,7 @@ from lra.config.settings import Seed, Settings, settings_of
 from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.core.files import digest, explained, hold
-from lra.data import Place
+from lra.datasets import Place
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
 from lra.runs.build import System, assemble, run_folder

@@ -15,7 +15,7 @@ from lra.config.settings import RESULT_KEYS, Settings, checked
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.paths import conf_dir
-from lra.data import Place
+from lra.datasets import Place
 from lra.records import record
 from lra.records.names import METRICS, RECORD, RUNS, WEIGHTS
 from lra.records.record import RunRecord

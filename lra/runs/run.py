@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from lra.checks import before_a_run
 from lra.config import configure
 from lra.config.settings import Generate
 from lra.core.console import Parts, say
 from lra.core.errors import UserError
 from lra.core.files import explained, write_atomic
 from lra.core.signals import Paused, StopFlag
-from lra.data import Task, TaskSpec
-from lra.data.splits import seen
-from lra.laws import before_a_run
+from lra.datasets import Task, TaskSpec
+from lra.datasets.splits import seen
 from lra.ops import products
 from lra.records import checkpoint, provenance, record, tensors
 from lra.records.names import CHECKPOINT, COSTS, ERRORS, METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS

@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 from lra.core.errors import UserError
-from lra.data import readers
-from lra.data.from_source import Source, missing_source, of_splits, together
+from lra.datasets import readers
+from lra.datasets.from_source import Source, missing_source, of_splits, together
 from lra.tasks import Place
 from lra.tasks.matching import FILE_SPLITS, Pair, Pairs, fields_of, label_of
 

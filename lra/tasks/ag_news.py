@@ -19,12 +19,12 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.core.paths import expanded
-from lra.data import hub, readers
-from lra.data.baselines import bag_of_words, majority
-from lra.data.cache import Identity, Splits, Writer
-from lra.data.from_source import Content, FromSource, Source, first, of_splits, together
-from lra.data.groups import limited
-from lra.data.tokenise import (
+from lra.datasets import hub, readers
+from lra.datasets.baselines import bag_of_words, majority
+from lra.datasets.cache import Identity, Splits, Writer
+from lra.datasets.from_source import Content, FromSource, Source, first, of_splits, together
+from lra.datasets.groups import limited
+from lra.datasets.tokenise import (
     TOKENIZER,
     BpeVocabulary,
     decode,

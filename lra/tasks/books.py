@@ -15,12 +15,12 @@ from pydantic import PositiveInt
 
 from lra.core.errors import UserError
 from lra.core.files import sha256, write_json
-from lra.data import readers
-from lra.data.baselines import bigram, unigram
-from lra.data.cache import SPLITS, Splits, Writer
-from lra.data.from_source import Content, FromSource, Source, counted, first, missing_source
-from lra.data.groups import shuffled
-from lra.data.tokenise import TOKENIZER, BpeVocabulary, decode, encode, train_bpe
+from lra.datasets import readers
+from lra.datasets.baselines import bigram, unigram
+from lra.datasets.cache import SPLITS, Splits, Writer
+from lra.datasets.from_source import Content, FromSource, Source, counted, first, missing_source
+from lra.datasets.groups import shuffled
+from lra.datasets.tokenise import TOKENIZER, BpeVocabulary, decode, encode, train_bpe
 from lra.tasks import Place, TaskSpec, titled
 
 VERSION = 1

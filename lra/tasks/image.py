@@ -14,12 +14,12 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError
-from lra.data import hub, readers
-from lra.data.baselines import majority, nearest_centroid
-from lra.data.cache import Splits, Writer
-from lra.data.from_source import Content, FromSource, Source, together
-from lra.data.groups import held_out, limited
-from lra.data.tokenise import BYTE_VOCABULARY, picture_of
+from lra.datasets import hub, readers
+from lra.datasets.baselines import majority, nearest_centroid
+from lra.datasets.cache import Splits, Writer
+from lra.datasets.from_source import Content, FromSource, Source, together
+from lra.datasets.groups import held_out, limited
+from lra.datasets.tokenise import BYTE_VOCABULARY, picture_of
 from lra.tasks import Place, TaskSpec, titled
 
 VERSION = 2  # 1 had no baseline but the majority class; its pictures are the same

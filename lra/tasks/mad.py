@@ -17,8 +17,8 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from lra.core.errors import UserError
-from lra.data.probes import TABLE, Draws, Examples, Probe, grid
-from lra.data.splits import PositionLabels
+from lra.datasets.probes import TABLE, Draws, Examples, Probe, grid
+from lra.datasets.splits import PositionLabels
 
 
 @dataclass(kw_only=True)

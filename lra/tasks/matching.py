@@ -13,12 +13,12 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError
-from lra.data import readers
-from lra.data.baselines import Overlap, majority, pair_cosine
-from lra.data.cache import SPLITS, Splits, Writer
-from lra.data.from_source import Content, FromSource, Source, missing_source, of_splits, together
-from lra.data.groups import Group, by_size, sampled
-from lra.data.tokenise import BYTE_VOCABULARY, byte_ids, text_of
+from lra.datasets import readers
+from lra.datasets.baselines import Overlap, majority, pair_cosine
+from lra.datasets.cache import SPLITS, Splits, Writer
+from lra.datasets.from_source import Content, FromSource, Source, missing_source, of_splits, together
+from lra.datasets.groups import Group, by_size, sampled
+from lra.datasets.tokenise import BYTE_VOCABULARY, byte_ids, text_of
 from lra.tasks import Place, Split, Task, TaskSpec, titled
 
 VERSION = 1

@@ -15,9 +15,9 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from lra.core.errors import UserError
-from lra.data.groups import Group, by_size, by_value
-from lra.data.probes import Draws, Examples, Probe, grid
-from lra.data.splits import PositionLabels
+from lra.datasets.groups import Group, by_size, by_value
+from lra.datasets.probes import Draws, Examples, Probe, grid
+from lra.datasets.splits import PositionLabels
 
 
 @dataclass(kw_only=True)

@@ -14,8 +14,8 @@ from pydantic import PositiveInt
 
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.data.cache import SPLITS, Identity, Writer
-from lra.data.from_source import Content, Source, located, stored
+from lra.datasets.cache import SPLITS, Identity, Writer
+from lra.datasets.from_source import Content, Source, located, stored
 from lra.tasks import Place, TaskSpec, titled
 from lra.tasks.pathfinder import PUBLISHED, SIZES, VERSION, Paths, facts_of_pictures, write
 

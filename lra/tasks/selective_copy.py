@@ -12,9 +12,9 @@ from typing import ClassVar
 import numpy as np
 from pydantic import PositiveInt
 
-from lra.data.groups import Group, by_size
-from lra.data.probes import Draws, Examples, Probe, grid
-from lra.data.splits import PositionLabels
+from lra.datasets.groups import Group, by_size
+from lra.datasets.probes import Draws, Examples, Probe, grid
+from lra.datasets.splits import PositionLabels
 
 
 @dataclass(kw_only=True)

@@ -13,12 +13,12 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError
-from lra.data import hub, readers
-from lra.data.baselines import bag_of_words, majority, texts_of
-from lra.data.cache import Splits, Writer
-from lra.data.from_source import Content, FromSource, Source, of_splits, together
-from lra.data.groups import held_out, limited
-from lra.data.tokenise import BYTE_VOCABULARY, byte_ids, text_of
+from lra.datasets import hub, readers
+from lra.datasets.baselines import bag_of_words, majority, texts_of
+from lra.datasets.cache import Splits, Writer
+from lra.datasets.from_source import Content, FromSource, Source, of_splits, together
+from lra.datasets.groups import held_out, limited
+from lra.datasets.tokenise import BYTE_VOCABULARY, byte_ids, text_of
 from lra.tasks import Place, TaskSpec, titled
 
 VERSION = 1

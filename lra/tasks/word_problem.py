@@ -18,8 +18,8 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError
-from lra.data.probes import Draws, Examples, Probe, grid
-from lra.data.splits import PositionLabels
+from lra.datasets.probes import Draws, Examples, Probe, grid
+from lra.datasets.splits import PositionLabels
 from lra.tasks import Task
 
 MOST = 120  # elements of a group

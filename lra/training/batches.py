@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy, l1_loss
 
 from lra.config.settings import Precision
 from lra.core import streams
-from lra.data import Split
-from lra.model.model import Model
+from lra.datasets import Split
+from lra.network.model import Model
 from lra.ops.device import is_asynchronous, to_device
 from lra.ops.packing import Packed
 from lra.training import distributed

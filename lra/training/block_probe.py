@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from lra.config.settings import Precision
-from lra.data import Split
-from lra.model.block import Block
-from lra.model.model import Model
-from lra.ops.mixer import Attention
+from lra.datasets import Split
+from lra.mixers.base import Attention
+from lra.network.block import Block
+from lra.network.model import Model
 from lra.training.batches import predict, read
 
 

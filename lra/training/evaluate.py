@@ -16,10 +16,10 @@ from lra.config.settings import Generate, Precision
 from lra.core import streams
 from lra.core.console import say
 from lra.core.signals import StopFlag
-from lra.data import PADDING, Split, Task
-from lra.data.groups import Group
-from lra.data.tokenise import TOKENIZER, load
-from lra.model.model import Model
+from lra.datasets import PADDING, Split, Task
+from lra.datasets.groups import Group
+from lra.datasets.tokenise import TOKENIZER, load
+from lra.network.model import Model
 from lra.ops import products
 from lra.ops.device import is_asynchronous
 from lra.training import distributed

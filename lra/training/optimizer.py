@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lra.core.errors import UserError
-from lra.model.model import Model
+from lra.network.model import Model
 from lra.ops import dropout
 from lra.ops.device import AsyncNumbers
 from lra.training.batches import Tokens

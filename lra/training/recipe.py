@@ -10,9 +10,9 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, Pos
 from lra.config import configure
 from lra.config.settings import Seed
 from lra.core.errors import UserError
-from lra.data import Task, TaskSpec
-from lra.data.self_pretraining import Objective, facts_of, inputs_of
-from lra.model.architecture import Group, belongs
+from lra.datasets import Task, TaskSpec
+from lra.datasets.self_pretraining import Objective, facts_of, inputs_of
+from lra.network.architecture import Group, belongs
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,8 +18,8 @@ from lra.config.settings import Checkpoints, Precision
 from lra.core.console import TrainingBar, say
 from lra.core.files import write_atomic
 from lra.core.signals import Paused, StopFlag
-from lra.data import Split, Task
-from lra.model.model import Model
+from lra.datasets import Split, Task
+from lra.network.model import Model
 from lra.ops import dropout, products
 from lra.ops.device import is_asynchronous
 from lra.records import checkpoint, record

@@ -5,7 +5,7 @@ import torch
 from support import mixer_of, noise
 from torch import Tensor, nn
 
-from lra.attention import Mixer
+from lra.mixers import Mixer
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 

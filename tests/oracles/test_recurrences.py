@@ -9,8 +9,8 @@ import torch
 from support import mask_of, mixer_of, noise, same
 from torch import Tensor
 
-from lra.ops import backend
-from lra.ops.backend import Scan, function
+from lra.mixers import _backend
+from lra.mixers._backend import Scan, function
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 every_length = pytest.mark.parametrize("length", [77, 131, 257])  # one, two and four chunks, and some positions more
@@ -99,7 +99,7 @@ def test_the_calls_of_kernels(given: tuple[str, ...], causal: bool, monkeypatch:
     expected = mixer(x, mask)
     calls = []
     monkeypatch.setattr(Scan, "on", lambda *_: "fla")
-    monkeypatch.setattr(backend, "function", lambda kernel: calls.append(kernel) or reference(kernel))
+    monkeypatch.setattr(_backend, "function", lambda kernel: calls.append(kernel) or reference(kernel))
     same(mixer(x, mask), expected, inputs)
     assert calls
 

@@ -7,8 +7,8 @@ import torch
 from support import mixer_of, noise
 from torch import Tensor
 
-from lra.attention.reformer import Reformer
-from lra.attention.sinkhorn import doubly_stochastic
+from lra.mixers.reformer import Reformer
+from lra.mixers.sinkhorn import doubly_stochastic
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support import mask_of, mixer_of, noise
 
-from lra.ops.block_sparse import PatternAttention
+from lra.mixers._sparse import PatternAttention
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 

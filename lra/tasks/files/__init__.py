@@ -14,12 +14,12 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.core.names import data_name
-from lra.data.baselines import bag_of_words, bag_of_words_or_letters, majority, pair_cosine
-from lra.data.cache import SPLITS, Identity, Splits, Writer
-from lra.data.from_source import Content, FromSource, Source, stored
-from lra.data.groups import Group, by_value, held_out, limited
-from lra.data.tables import Columns, Example, Quotes, bare, examples, ordered, scan
-from lra.data.tokenise import (
+from lra.datasets.baselines import bag_of_words, bag_of_words_or_letters, majority, pair_cosine
+from lra.datasets.cache import SPLITS, Identity, Splits, Writer
+from lra.datasets.from_source import Content, FromSource, Source, stored
+from lra.datasets.groups import Group, by_value, held_out, limited
+from lra.datasets.tables import Columns, Example, Quotes, bare, examples, ordered, scan
+from lra.datasets.tokenise import (
     BYTE_VOCABULARY,
     MAX_VOCABULARY,
     TOKENIZER,

@@ -8,10 +8,10 @@ from pydantic import BeforeValidator
 
 from lra.core.errors import UserError
 from lra.core.names import HUB, KINDS
-from lra.data import hub
-from lra.data.cache import SPLITS
-from lra.data.from_source import located
-from lra.data.tables import parts_of
+from lra.datasets import hub
+from lra.datasets.cache import SPLITS
+from lra.datasets.from_source import located
+from lra.datasets.tables import parts_of
 from lra.tasks import Place
 
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}

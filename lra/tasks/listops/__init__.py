@@ -15,11 +15,11 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError
-from lra.data import readers
-from lra.data.baselines import majority
-from lra.data.cache import SPLITS, Identity, Splits, Writer
-from lra.data.from_source import Content, FromSource, Generated, Source, located, of_splits
-from lra.data.groups import Group, by_value
+from lra.datasets import readers
+from lra.datasets.baselines import majority
+from lra.datasets.cache import SPLITS, Identity, Splits, Writer
+from lra.datasets.from_source import Content, FromSource, Generated, Source, located, of_splits
+from lra.datasets.groups import Group, by_value
 from lra.tasks import Place, Split, Task, TaskSpec, titled
 from lra.tasks.listops.trees import CLOSE, IDS, OPERATORS, WORDS, generate
 

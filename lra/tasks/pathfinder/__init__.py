@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from lra.core.errors import UserError
-from lra.data.baselines import majority, nearest_centroid
-from lra.data.cache import Splits, Writer
-from lra.data.from_source import Content, FromSource, Generated, Source, in_order
-from lra.data.groups import Group, by_size, by_value
-from lra.data.splits import Pictures
-from lra.data.tokenise import picture_of
+from lra.datasets.baselines import majority, nearest_centroid
+from lra.datasets.cache import Splits, Writer
+from lra.datasets.from_source import Content, FromSource, Generated, Source, in_order
+from lra.datasets.groups import Group, by_size, by_value
+from lra.datasets.splits import Pictures
+from lra.datasets.tokenise import picture_of
 from lra.tasks import Place, Task, TaskSpec, titled
 from lra.tasks.pathfinder.snakes import BLOCK, Design, Images, block
 

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from lra.core.errors import UserError
-from lra.data.probes import Draws
+from lra.datasets.probes import Draws
 from lra.tasks.pathfinder.board import Board, Snakes, empty, joined, lit, marked, paint
 from lra.tasks.pathfinder.sprites import DEGREES, FULL, WEIGHT, Paddles, paddles
 

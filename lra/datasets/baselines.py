@@ -1,0 +1,204 @@
+"""Baselines fitted on train: test accuracies in percent, or test perplexities."""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from lra.core.errors import UserError
+from lra.datasets import Split
+from lra.datasets.splits import LMWindows
+from lra.datasets.tokenise import text_of
+
+COSINE_PAIRS = 5_000
+PICTURES = 1_000  # read at once
+WORD_SAMPLE = 1_000  # texts that show whether there are words
+LONGEST_MEAN_WORD = 25  # characters from blank to blank
+LETTER_GROUPS = 100_000  # the most frequent ones
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u0f00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+"""Thai, Lao, Tibetan, Burmese, Khmer, kana and Chinese characters."""
+BIGRAM_WEIGHTS = np.arange(1, 20) / 20
+
+
+def majority(train: Split, test: Split) -> float:
+    """Return the accuracy of the most frequent class of train."""
+    return float(100 * np.mean(test.labels == np.bincount(train.labels).argmax()))
+
+
+def nearest_centroid(train: Split, test: Split) -> float:
+    """Return the accuracy of the class with the nearest mean picture; all pictures have one size."""
+    pixels = int(train.lengths(np.array([0]))[0, 0])
+    classes, counts = np.unique(train.labels, return_counts=True)
+    sums = np.zeros((len(classes), pixels))
+    for rows in _blocks(len(train), PICTURES):
+        sums += (train.labels[rows] == classes[:, None]).astype(np.float64) @ train.pad(rows, pixels)
+    means = sums / counts[:, None]
+    correct = 0
+    for rows in _blocks(len(test), PICTURES):
+        distances = (means**2).sum(axis=1) - test.pad(rows, pixels) @ (2 * means.T)
+        correct += int((classes[distances.argmin(axis=1)] == test.labels[rows]).sum())
+    return 100 * correct / len(test)
+
+
+def _blocks(n: int, size: int) -> list[np.ndarray]:
+    """Indices of n examples, `size` at a time."""
+    return [np.arange(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def bag_of_words(
+    train: Iterable[str],
+    train_labels: np.ndarray,
+    test: Iterable[str],
+    test_labels: np.ndarray,
+    *,
+    letters: bool = False,
+) -> float:
+    """Return the accuracy of logistic regression on TF-IDF of words, or of groups of one to three letters.
+
+    Raises:
+        UserError: there is one class, or no word occurs often enough.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    kind = {"analyzer": "char", "ngram_range": (1, 3), "max_features": LETTER_GROUPS} if letters else {}
+    words = TfidfVectorizer(sublinear_tf=True, min_df=2, dtype=np.float32, **kind)
+    try:
+        features = words.fit_transform(train)
+        model = LogisticRegression(max_iter=200).fit(features, train_labels)
+    except ValueError as error:
+        raise UserError(f"bag of words: {error}; give the task more or longer examples") from None
+    return float(100 * np.mean(model.predict(words.transform(test)) == test_labels))
+
+
+def bag_of_words_or_letters(
+    train: list[str], train_labels: np.ndarray, test: list[str], test_labels: np.ndarray
+) -> dict[str, float]:
+    """Return `bag of words`, or `bag of letters` of texts that blanks do not divide into words that occur twice.
+
+    Arguments and errors are those of `bag_of_words`.
+    """
+    if not _without_blanks(train[:WORD_SAMPLE]):
+        with suppress(UserError):
+            return {"bag of words": bag_of_words(train, train_labels, test, test_labels)}
+    return {"bag of letters": bag_of_words(train, train_labels, test, test_labels, letters=True)}
+
+
+def _without_blanks(texts: list[str]) -> bool:
+    """Return True for scripts that are written without blanks, and for codes such as DNA."""
+    characters = sum(map(len, texts))
+    pieces = sum(len(text.split()) for text in texts)
+    unspaced = sum(len(UNSPACED.findall(text)) for text in texts)
+    return characters > LONGEST_MEAN_WORD * pieces or 5 * unspaced > characters
+
+
+def pair_cosine(train: Split, test: Split) -> float:
+    """Return the accuracy of thresholding the `Overlap` of two documents; overlap and threshold are fitted on train."""
+    overlap = Overlap(train)
+    threshold = best_threshold(overlap(train, overlap.rows), train.labels[overlap.rows])
+    right = (overlap(test, np.arange(len(test))) >= threshold) == test.labels
+    return 100 * int(right.sum()) / len(test)
+
+
+class Overlap:
+    """Similarity of the two documents of a pair: cosine of their TF-IDF of words, 0 to 1.
+
+    Only words that at least two and at most a fifth of the fitted documents contain count, hashed into 2^20 buckets.
+    Fitted on at most COSINE_PAIRS evenly spaced pairs `rows` of a split. Pairs are read in blocks of this size, so that
+    memory does not grow with the data.
+    """
+
+    def __init__(self, split: Split) -> None:
+        from sklearn.feature_extraction.text import HashingVectorizer
+
+        self._words = HashingVectorizer(norm=None, alternate_sign=False, dtype=np.float32)
+        self.rows = np.linspace(0, len(split) - 1, min(len(split), COSINE_PAIRS)).astype(np.int64)
+        bags, _ = self._counts(split, self.rows)
+        frequency = bags.getnnz(axis=0)
+        kept = (frequency >= 2) & (frequency <= bags.shape[0] / 5)
+        self._rarity = np.where(kept, 1 + np.log((1 + bags.shape[0]) / (1 + frequency)), 0).astype(np.float32)
+
+    def __call__(self, split: Split, examples: np.ndarray) -> np.ndarray:
+        """Return the similarities of these examples [n]."""
+        return np.concatenate([self._cosines(split, examples[rows]) for rows in _blocks(len(examples), COSINE_PAIRS)])
+
+    def _cosines(self, split: Split, examples: np.ndarray) -> np.ndarray:
+        from sklearn.preprocessing import normalize
+
+        bags, places = self._counts(split, examples)
+        np.log(bags.data, out=bags.data)
+        bags.data += 1
+        bags = normalize(bags.multiply(self._rarity).tocsr())
+        return np.asarray(bags[places[:, 0]].multiply(bags[places[:, 1]]).sum(axis=1)).ravel()
+
+    def _counts(self, split: Split, examples: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Word counts of the distinct documents of these pairs, and their row for each document of each pair."""
+        documents, places = np.unique(split.index.reshape(-1, 2)[examples], return_inverse=True)
+        return self._words.transform(texts_of(split, documents)), places.reshape(-1, 2)
+
+
+def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
+    """Return the smallest score threshold for class 1 that classifies most of `labels` [n] correctly."""
+    candidates = np.append(np.unique(scores), np.inf)
+    ones, zeros = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
+    correct = len(ones) - np.searchsorted(ones, candidates) + np.searchsorted(zeros, candidates)
+    return float(candidates[correct.argmax()])
+
+
+def texts_of(split: Split, documents: np.ndarray) -> Iterator[str]:
+    """Yield stored documents of bytes as text."""
+    for document in split.stored(documents):
+        yield text_of(document).decode("utf-8", errors="replace")
+
+
+def unigram(train: LMWindows, test: LMWindows, vocabulary: int) -> float:
+    """Return the perplexity of the token frequencies in train, with add-one smoothing."""
+    _, targets = _predictions(test)
+    return perplexity(_shares(train, vocabulary)[targets])
+
+
+def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -> float:
+    """Return the perplexity of w * count(a b) / count(a .) + (1 - w) * unigram(b).
+
+    w is the best of BIGRAM_WEIGHTS on val. If a never precedes a token in train, the unigram is used alone.
+    """
+    stream = train.tokens.astype(np.int64)
+    pairs, counts = np.unique(stream[:-1] * vocabulary + stream[1:], return_counts=True)
+    totals = np.bincount(stream[:-1], minlength=vocabulary)
+    shares = _shares(train, vocabulary)
+
+    def seen(split: LMWindows) -> tuple[np.ndarray, np.ndarray]:
+        """Bigram and unigram probability of every prediction."""
+        tokens, targets = _predictions(split)
+        wanted = tokens * vocabulary + targets
+        places = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
+        occurrences = np.where(pairs[places] == wanted, counts[places], 0)
+        precedes = totals[tokens] > 0
+        return np.where(precedes, occurrences / totals[tokens].clip(min=1), shares[targets]), shares[targets]
+
+    def mixed(weight: float, after: np.ndarray, alone: np.ndarray) -> float:
+        return perplexity(weight * after + (1 - weight) * alone)
+
+    of_val, of_test = seen(val), seen(test)
+    best = min(BIGRAM_WEIGHTS.tolist(), key=lambda weight: mixed(weight, *of_val))
+    return mixed(best, *of_test)
+
+
+def perplexity(probabilities: np.ndarray) -> float:
+    """exp of the mean negative log probability."""
+    return float(np.exp(-np.log(probabilities).mean()))
+
+
+def _shares(train: LMWindows, vocabulary: int) -> np.ndarray:
+    counts = np.bincount(train.tokens, minlength=vocabulary) + 1
+    return counts / counts.sum()
+
+
+def _predictions(split: LMWindows) -> tuple[np.ndarray, np.ndarray]:
+    """Input token and target of every prediction over all windows."""
+    rows = np.arange(len(split))
+    return split.pad(rows, split.context).ravel().astype(np.int64), split.targets(rows).ravel()

@@ -1,0 +1,128 @@
+"""Downloads from the Hugging Face hub, announced before they start; a failure is one line."""
+
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lra.core.console import say
+from lra.core.errors import UserError
+from lra.core.files import digest, read_json, write_json
+from lra.datasets import Place
+
+
+class NotFetched(Exception):
+    """The hub could not be reached or has no such data; the message is one line."""
+
+
+def rows(place: Place, dataset: str, *, split: str, count: int, wants: str) -> Any:
+    """Return the rows of a split of a data set on the hub, through `datasets`.
+
+    Raises:
+        UserError: `missing_data_error`, if the hub cannot be reached; or there are not `count` rows.
+    """
+
+    def load() -> Any:
+        import datasets
+
+        return datasets.load_dataset(dataset, split=split, cache_dir=str(place.cache / "hub"))
+
+    found = _fetched(load, place, f"{dataset} ({split})", wants=wants)
+    if len(found) != count:
+        raise UserError(f"{dataset}: {len(found):,} rows in {split}, expected {count:,}")
+    return found
+
+
+def file(place: Place, repository: str, name: str, *, wants: str) -> Path:
+    """Return a file of a repository on the hub.
+
+    Raises:
+        UserError: `missing_data_error`, if the hub cannot be reached.
+    """
+
+    def load() -> Path:
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(repository, name, cache_dir=str(place.cache / "hub")))
+
+    return _fetched(load, place, f"{name} of {repository}", wants=wants)
+
+
+@cache
+def files(place: Place, name: str, configuration: str | None = None) -> dict[str, list[Path]]:
+    """Return the Arrow files of each split of a data set of the hub or of a folder, through `datasets.load_dataset`.
+
+    What was fetched once is taken from the cache, without asking the hub.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+
+    def load() -> dict[str, list[str]]:
+        import datasets
+
+        datasets.disable_progress_bars()
+        splits = datasets.load_dataset(name, configuration, cache_dir=str(place.cache / "hub"))
+        return {split: [file["filename"] for file in rows.cache_files] for split, rows in splits.items()}
+
+    fetched = place.cache / "hub" / f"{digest([name, configuration])[:16]}.json"
+    local = Path(name).is_dir()
+    if local or not fetched.is_file():
+        try:
+            write_json(fetched, from_hub(name, load, local))
+        except NotFetched as error:
+            raise UserError(f"task.data=hf:{name}: {error}") from None
+    return {split: list(map(Path, paths)) for split, paths in read_json(fetched).items()}
+
+
+def from_hub(what: str, load: Callable[[], Any], local: bool = False) -> Any:
+    """Announce `what` unless it is local, and return the result of `load`.
+
+    Raises:
+        NotFetched: loading failed.
+    """
+    try:
+        if not local:
+            say(f"fetching {what} from the Hugging Face hub")
+            _ask()
+        return load()
+    except Exception as error:
+        raise NotFetched(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+
+
+def is_reachable() -> bool:
+    """Return True if the hub answers."""
+    try:
+        _ask()
+    except OSError:
+        return False
+    return True
+
+
+def missing_data_error(place: Place, what: str, *, wants: str, reason: str) -> UserError:
+    """Return the error for data that are neither in the data folder nor on the network."""
+    looked = f"not in {place.data_dir}" if place.data_dir else "no data folder is set (LRA_DATA=... or data_dir=...)"
+    return UserError(f"{what}: {looked}, and it could not be fetched ({reason}). Put there: {wants}")
+
+
+def _fetched(load: Callable[[], Any], place: Place, what: str, *, wants: str) -> Any:
+    try:
+        return from_hub(what, load)
+    except NotFetched as error:
+        raise missing_data_error(place, what, wants=wants, reason=str(error)) from None
+
+
+def _ask() -> None:
+    """Ask the hub once, briefly; its own client would retry for half a minute."""
+    from huggingface_hub import constants
+
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        raise ConnectionError("HF_HUB_OFFLINE is set")
+    request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=5).close()
+    except urllib.error.URLError as error:
+        raise ConnectionError(f"{constants.ENDPOINT} cannot be reached: {error.reason}") from None

@@ -1,0 +1,157 @@
+"""Base class of probes: generated sequences with answers at some positions, each testing one ability of a mixer.
+
+Examples are generated in blocks. A block is a function of (seed, split, block) alone, drawn from raw Philox bits: a
+seed gives the same bytes on every machine, and more examples do not change the earlier ones. Accuracy is over the
+scored positions of all examples together, and the loss is the mean over those of a batch.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from lra.core import streams
+from lra.core.errors import UserError
+from lra.datasets import Objective, Place, TaskSpec, titled
+from lra.datasets.baselines import majority
+from lra.datasets.cache import SPLITS, Splits, Writer
+from lra.datasets.from_source import Content, Generated, Source
+from lra.datasets.groups import Group, by_size
+from lra.datasets.splits import PositionLabels
+
+VERSION = 1
+BLOCK = 1_024  # examples
+TABLE = len(SPLITS)  # the index, in the stream "data", of what all splits share
+
+Examples = tuple[np.ndarray, np.ndarray]
+"""Tokens [n, L] and answers [n, L]; an answer below 0 is not asked for."""
+
+
+class Draws:
+    """Random numbers from the stream "data" of a seed at `index`."""
+
+    def __init__(self, seed: int, *index: int) -> None:
+        self._bits = streams.philox(seed, "data", *index)
+
+    def below(self, bound: int | np.ndarray, *shape: int) -> np.ndarray:
+        """Draw whole numbers from 0 to bound - 1 (bias below bound / 2^32); bounds may differ along the last axes."""
+        high = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(32)
+        return ((high.reshape(shape) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
+
+    def shares(self, *shape: int) -> np.ndarray:
+        """Draw numbers between 0 and 1, both exclusive."""
+        words = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(12)
+        return (words.astype(np.float64) + 0.5).reshape(shape) * 2.0**-52
+
+    def subsets(self, bound: int, rows: int, count: int) -> np.ndarray:
+        """Draw `count` different numbers from 0 to bound - 1 for each row, in random order [rows, count]."""
+        table = np.tile(np.arange(bound, dtype=np.min_scalar_type(bound)), (rows, 1))
+        row = np.arange(rows)
+        for place in range(count):
+            other = place + self.below(bound - place, rows)
+            table[row, other], table[:, place] = table[:, place].copy(), table[row, other]
+        return table[:, :count].astype(np.int64)
+
+
+@dataclass(kw_only=True)
+class Probe(Generated):
+    """Base class of generated tasks with answers at positions.
+
+    Options that decide an example are part of the task's name unless they are those of `published`. A probe has a
+    `length` and a `vocabulary`, the number of tokens, which are numbered from 1, since 0 is padding.
+
+    Args:
+        causal: models may not look ahead.
+    """
+
+    published: ClassVar[dict[str, Any]]
+    objective: ClassVar[Objective] = "positions"
+
+    causal: bool
+
+    if TYPE_CHECKING:  # every probe declares these options among its own, in their order
+
+        @property
+        def length(self) -> int: ...
+
+        @property
+        def vocabulary(self) -> int: ...
+
+    @abstractmethod
+    def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
+        """Generate `rows` examples of the training split or of another."""
+
+    def at_least(self, because: str = "", **least: int) -> None:
+        """Raise UserError for an option below its minimum, `because` of another one, if named."""
+        for key, number in least.items():
+            value = getattr(self, key)
+            if value < number:
+                raise UserError(f"task.{key}={value}: expected at least {number}{because and f' for task.{because}'}")
+
+    @property
+    def positions(self) -> int:
+        """Number of positions of an example that a model reads."""
+        return self.length
+
+    @property
+    def classes(self) -> int:
+        """Number of answers; by default answers are tokens."""
+        return self.vocabulary + 1
+
+    def facts_of(self, content: Content) -> TaskSpec:
+        notes = {
+            f"{key.replace('_', ' ')} {_said(value)}": self.published.get(key, ...) != value
+            for key, value in self.options.items()
+        }
+        sizes = tuple(self.sizes.values())
+        notes[f"{'/'.join(map(str, sizes))} examples"] = self.published.get("sizes", ...) != sizes
+        notes["two-sided"] = not self.causal and self.published.get("causal", True)
+        return TaskSpec(
+            name=titled(self.name, notes),
+            version=VERSION,
+            vocab_size=self.vocabulary + 1,
+            max_len=self.positions,
+            classes=self.classes,
+            objective=self.objective,
+            causal=self.causal,
+        )
+
+    def generated(self, place: Place) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """Yield blocks of examples: the split, tokens and answers."""
+        for number, (split, size) in enumerate(self.sizes.items()):
+            for start in range(0, size, BLOCK):
+                tokens, answers = self.draw(Draws(self.seed, number, start // BLOCK), BLOCK, train=split == "train")
+                rows = min(BLOCK, size - start)
+                yield split, tokens[:rows], answers[:rows]
+
+    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+        for split, tokens, answers in source.read():
+            writers[split].mark(tokens, answers)
+        return {"scored": "positions with an answer, all examples together"}
+
+    def baselines(self, splits: Splits) -> dict[str, float]:
+        """Return test accuracies (percent) of the most frequent answer and of `tricks`."""
+        train, test = splits["train"], splits["test"]
+        tricks = self.tricks(train, test)
+        return {"most frequent answer": majority(train, test), **{name: float(value) for name, value in tricks.items()}}
+
+    def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
+        """Return test accuracies (percent) of answers that need little reading."""
+        return {}
+
+    def groups(self, split: PositionLabels) -> dict[str, Group]:
+        """Return groups of predictions by the scored position."""
+        return {"position": by_size(np.asarray(split.places))}
+
+
+def grid(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
+    """Return all tokens [n, L] of a split with documents of one length, and the example of each prediction [m]."""
+    tokens = np.asarray(split.tokens).reshape(len(split), -1)
+    return tokens, np.repeat(np.arange(len(split)), split.counts(np.arange(len(split))))
+
+
+def _said(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,272 @@
+"""Splits as map-style PyTorch datasets, as Arrow tables and as files, for code outside of `lra`."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+
+from lra.core.errors import UserError
+from lra.core.files import denied
+from lra.datasets import PADDING, Task, TaskSpec
+from lra.datasets.cache import SPLITS, splits_of
+
+if TYPE_CHECKING:
+    import datasets
+    import pyarrow as pa
+
+IGNORED = -100  # target at positions without one, as `ignore_index` of PyTorch's cross-entropy
+AT_ONCE = 1_024  # examples of an Arrow batch
+NAMES = {"train": "train", "val": "validation", "test": "test"}  # of the splits in `datasets`
+
+Row = dict[str, Any]
+
+
+class Rows(Dataset[Row]):
+    """Examples of one split, read from memory-mapped files. A pickled dataset is the name of its folder.
+
+    A row is a dictionary of int64 tensors without padding:
+
+    - tasks that classify: `tokens` [L], or `tokens_1` and `tokens_2` for pairs, and the integer `label`;
+    - other tasks: `tokens` [L], `targets` [L], -100 where there is none, and `mask` bool [L], True at targets.
+
+    Args:
+        folder: of the prepared task.
+        name: of the split.
+        spec: facts of the task.
+    """
+
+    def __init__(self, folder: Path, name: str, spec: TaskSpec) -> None:
+        self.folder, self.name, self.spec = folder, name, spec
+        split = splits_of(folder, spec)[name]
+        arrays = {key: np.asarray(value) for key, value in vars(split).items() if isinstance(value, np.memmap)}
+        self.split = replace(split, **arrays)  # plain views of the maps, whose items are faster
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Rows, (self.folder, self.name, self.spec)
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, row: int) -> Row:
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        row = int(row) % len(self)
+        if self.spec.objective != "classify":
+            return {key: values[0] for key, values in self.batch([row]).items()}
+        tokens = {name: _tensor(self.split.document(row, place)) for place, name in enumerate(self._columns())}
+        return {**tokens, "label": int(self.split.labels[row])}
+
+    def __getitems__(self, rows: Sequence[int]) -> "Chosen":
+        """Return the rows of a batch, as a `DataLoader` asks for them."""
+        return Chosen(self, rows)
+
+    def batch(self, rows: Sequence[int]) -> dict[str, Tensor]:
+        """Return `collate` of these rows without reading them one by one."""
+        examples = np.asarray(rows)
+        if self.spec.objective != "classify":
+            tokens, targets = map(_tensor, self._marked(examples))
+            return {"tokens": tokens, "targets": targets, "mask": targets != IGNORED}
+        batch: dict[str, Tensor] = {}
+        lengths = self.split.lengths(examples)
+        padded = self.split.pad(examples, int(lengths.max())).reshape(*lengths.shape, -1)
+        for place, name in enumerate(self._columns()):
+            longest = int(lengths[:, place].max())
+            batch[name] = _tensor(padded[:, place, :longest])
+            batch[_mask(name)] = _real(lengths[:, place].tolist())
+        return {**batch, "label": torch.from_numpy(self.split.targets(examples))}
+
+    def __repr__(self) -> str:
+        return f"{self.name} of {self.spec.name}: {len(self):,} rows"
+
+    def _columns(self) -> list[str]:
+        return ["tokens"] if self.spec.documents == 1 else [f"tokens_{n + 1}" for n in range(self.spec.documents)]
+
+    def _marked(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and targets [rows, L] of a task that predicts at positions; all documents have one length."""
+        length = int(self.split.lengths(rows[:1])[0, 0])
+        targets = np.full(len(rows) * length, IGNORED)
+        scored = self.split.scored(rows, length)
+        targets[slice(None) if scored is None else scored] = self.split.targets(rows).ravel()
+        return self.split.pad(rows, length), targets.reshape(len(rows), length)
+
+    def dataset(self, classes: Sequence[str], digest: str) -> "datasets.Dataset":
+        """Return the rows for the library `datasets`, with features and the names of classes.
+
+        Tokens that are stored in the order of the rows are not copied. Rows have no `mask`; a row of a language model,
+        whose windows overlap, is a document.
+        """
+        import datasets
+        import pyarrow as pa
+
+        features, name = self.features(classes), NAMES[self.name]
+        table = pa.Table.from_batches(self.batches(features.arrow_schema), features.arrow_schema)
+        fingerprint = f"{digest[:16]}-{name}"  # datasets would hash all rows
+        return datasets.Dataset(table, datasets.DatasetInfo(features=features), name, fingerprint=fingerprint)
+
+    def features(self, classes: Sequence[str]) -> "datasets.Features":
+        """Return the columns of `batches`."""
+        import datasets
+
+        small = self.split.tokens.dtype == np.uint8 and not self.split.shift
+        tokens = datasets.List(datasets.Value("uint8" if small else "uint16"))
+        columns = {name: tokens for name in self._columns()}
+        if self.spec.objective == "classify":
+            columns["label"] = datasets.ClassLabel(names=[*classes])
+        elif self.spec.objective != "next_token":
+            columns |= {"targets": datasets.List(datasets.Value("int32"))}
+        return datasets.Features(columns)
+
+    def batches(self, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
+        """Yield the rows of `dataset` as Arrow batches."""
+        import pyarrow as pa
+
+        split, documents = self.split, self.spec.documents
+        for start in range(0, len(split.index) // documents, AT_ONCE):
+            stored = split.index[start * documents : (start + AT_ONCE) * documents]
+            columns = [self._documents(stored[place::documents]) for place in range(documents)]
+            if self.spec.objective == "classify":
+                columns.append(pa.array(split.labels[start : start + AT_ONCE].astype(np.int64)))
+            elif self.spec.objective != "next_token":
+                targets = self._marked(np.arange(start, start + len(stored)))[1].astype(np.int32)
+                columns.append(_lists(np.full(len(targets), targets.shape[1]), targets.ravel()))
+            yield pa.RecordBatch.from_arrays(
+                [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+            )
+
+    def _documents(self, stored: np.ndarray) -> "pa.ListArray":
+        split = self.split
+        if (np.diff(stored) == 1).all():
+            tokens = split.tokens[split.offsets[stored[0]] : split.offsets[stored[-1] + 1]]
+        else:
+            tokens = np.concatenate([*split.stored(stored)])
+        if split.shift:
+            tokens = tokens.astype(np.uint16) + split.shift
+        return _lists(split.offsets[stored + 1] - split.offsets[stored], tokens)
+
+
+class Chosen(Sequence[Row]):
+    """Rows that are read when they are used: one by one, or as a batch by `collate`."""
+
+    def __init__(self, rows: Rows, places: Sequence[int]) -> None:
+        self.rows, self.places = rows, places
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, place: int) -> Row:  # type: ignore[override]
+        return self.rows[self.places[place]]
+
+
+def _tensor(ids: np.ndarray) -> Tensor:
+    return torch.from_numpy(ids.astype(np.int64))
+
+
+def _real(lengths: list[int]) -> Tensor:
+    """Return a mask bool [B, longest], True at the tokens of documents of these lengths."""
+    mask = np.ones((len(lengths), max(lengths)), dtype=bool)
+    for line, length in zip(mask, lengths, strict=True):  # several times faster than a comparison of all positions
+        line[length:] = False
+    return torch.from_numpy(mask)
+
+
+def _mask(name: str) -> str:
+    return name.replace("tokens", "mask")
+
+
+def _lists(lengths: np.ndarray, values: np.ndarray) -> "pa.ListArray":
+    import pyarrow as pa
+
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+
+
+def collate(rows: Sequence[Row]) -> dict[str, Tensor]:
+    """Return rows as a batch, padded with 0 on the right to the longest.
+
+    `tokens` [B, L], `label` [B], `targets` [B, L] and `mask` [B, L]. Rows that have no mask get one, True at tokens:
+    `mask`, or `mask_1` and `mask_2` for pairs.
+    """
+    if isinstance(rows, Chosen):
+        return rows.rows.batch(rows.places)
+    batch: dict[str, Tensor] = {}
+    for key in rows[0]:
+        if key == "label":
+            batch[key] = torch.tensor([row[key] for row in rows])
+            continue
+        padding = IGNORED if key == "targets" else PADDING
+        batch[key] = pad_sequence([row[key] for row in rows], batch_first=True, padding_value=padding)
+        if _mask(key) not in rows[0]:
+            batch[_mask(key)] = _real([len(row[key]) for row in rows])
+    return batch
+
+
+def rows_of(task: Task) -> dict[str, Rows]:
+    """Return the splits of a prepared task; `val` is missing where the task validates on the test split."""
+    splits = [name for name in SPLITS if not (name == "val" and task.validates_on_test)]
+    return {name: Rows(task.folder, name, task.spec) for name in splits}
+
+
+def write_parquet(task: Task, classes: Sequence[str], folder: Path) -> None:
+    """Write a Parquet file for each split, with the features that `datasets.load_dataset` reads."""
+    import pyarrow.parquet as pq
+
+    for name, rows in rows_of(task).items():
+        schema = rows.features(classes).arrow_schema
+        with pq.ParquetWriter(folder / f"{NAMES[name]}.parquet", schema, compression="zstd") as writer:
+            for batch in rows.batches(schema):
+                writer.write_batch(batch)
+
+
+def refuse_used(folder: Path, key: str) -> Path:
+    """Return the nearest folder that exists, `folder` or one above it.
+
+    Raises:
+        UserError: `folder` is a file or has content, or this user may not write there.
+    """
+    target = folder.resolve()
+    try:
+        base = next(each for each in (target, *target.parents) if each.exists())
+        found = next((path.name for path in base.iterdir()), None) if base == target or not base.is_dir() else None
+    except NotADirectoryError:
+        found = "a file"
+    except OSError as error:
+        raise UserError(f"{key}={folder}: {error.strerror}; choose another folder") from None
+    if found:
+        raise UserError(f"{key}={folder}: expected a new or empty folder, found {found} there; choose another one")
+    if not os.access(base, os.W_OK | os.X_OK):
+        raise denied(base, f"choose another folder with {key}=...")
+    return base
+
+
+@contextmanager
+def new_folder(folder: Path, key: str) -> Iterator[Path]:
+    """Yield a temporary folder whose content is moved to `folder` at the end; after an error nothing is left.
+
+    Raises:
+        UserError: `folder` is in use, or cannot be written.
+    """
+    base, target = refuse_used(folder, key), folder.resolve()
+    staging = base / f".{target.name}.{secrets.token_hex(8)}.tmp"
+    try:
+        staging.mkdir()
+        yield staging
+        if base == target:  # it stays, for it may be a mounted disk
+            for path in staging.iterdir():
+                path.rename(target / path.name)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            staging.rename(target)
+    except OSError as error:
+        raise UserError(f"{key}={folder}: {error.strerror or error}; nothing was written") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

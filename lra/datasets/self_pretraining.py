@@ -1,0 +1,186 @@
+"""Self-pretraining: prediction of the inputs of a task, without labels.
+
+Legend: n documents, L tokens, V the task's vocabulary; V itself is the mask token.
+
+Source:
+    Amos et al. 2024.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+
+from lra.core import streams
+from lra.core.errors import UserError
+from lra.datasets import Split, Task, TaskSpec
+from lra.datasets.groups import held_out
+
+SHORTEST = 2  # tokens of a document with something to predict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs(Split):
+    """n documents, each an example.
+
+    Args:
+        shift: of the documents' own task; if it is not 0 all documents have one length.
+        vocab_size: V.
+        values: predict the number (id - 1) / (V - 2), such as a grey value, instead of a class.
+    """
+
+    shift: int  # type: ignore[misc]
+    vocab_size: int
+    values: bool
+    documents = 1
+    ahead: ClassVar[int]  # distance from a scored position to the token it predicts
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @abstractmethod
+    def places(self, row: int, length: int) -> np.ndarray:
+        """Return the scored positions of the stored document `row` of this length, ascending."""
+
+    def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
+        return super().pad(examples, length).astype(np.int32) + self.shift
+
+    def predictions(self, examples: np.ndarray) -> np.ndarray:
+        """Return the indices of the predicted tokens among all stored ones."""
+        return np.concatenate([start + places + self.ahead for start, places in self._scored(examples)])
+
+    def targets(self, examples: np.ndarray) -> np.ndarray:
+        """Return classes [m], or with `values` numbers from 0 to 1 [m]."""
+        ids = self.tokens[self.predictions(examples)].astype(np.int64) + self.shift
+        return ((ids - 1) / (self.vocab_size - 2)).astype(np.float32) if self.values else ids
+
+    def scored(self, examples: np.ndarray, length: int) -> np.ndarray:
+        return np.concatenate([line * length + places for line, (_, places) in enumerate(self._scored(examples))])
+
+    def _scored(self, examples: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        """Start among all stored tokens, and scored positions, of each document."""
+        bounds = [(row, self.offsets[row], self.offsets[row + 1]) for row in self._rows(examples).tolist()]
+        return [(start, self.places(row, int(stop - start))) for row, start, stop in bounds]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masked(Inputs):
+    """Masked prediction of a random share of the tokens, at least one.
+
+    The mask is a function of (seed, draw, document): every training step has its own draw, evaluations always the same.
+
+    Args:
+        share: probability of masking a token.
+        seed: of the masks.
+        draw: 0 in evaluation, else 1 + the step.
+    """
+
+    share: float
+    seed: int
+    draw: int = 0
+    ahead = 0
+
+    def of_step(self, step: int) -> Self:
+        return replace(self, draw=1 + step)
+
+    def places(self, row: int, length: int) -> np.ndarray:
+        draws = streams.generator(self.seed, "mask", self.draw, row).random(length)
+        hidden = np.flatnonzero(draws < self.share)
+        return hidden if len(hidden) else np.array([draws.argmin()])
+
+    def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
+        batch = super().pad(examples, length)
+        batch.ravel()[self.scored(examples, length)] = self.vocab_size
+        return batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Following(Inputs):
+    """Prediction of every token but the first from those before it."""
+
+    ahead = 1
+
+    def places(self, row: int, length: int) -> np.ndarray:
+        return np.arange(length - 1)
+
+
+Objective = Literal["masked", "next"]
+
+
+def facts_of(facts: TaskSpec, objective: Objective, *, values: bool) -> TaskSpec:
+    """Return the facts of the pretraining task of a task with these facts.
+
+    Raises:
+        UserError: the task does not classify.
+    """
+    if facts.objective != "classify":
+        raise UserError(
+            f"pretrain: {facts.name} predicts at positions; expected a task that classifies, or pretrain=none"
+        )
+    return TaskSpec(
+        name=f"{facts.name}, its inputs",
+        version=facts.version,
+        vocab_size=facts.vocab_size + (objective == "masked"),
+        max_len=facts.max_len,
+        classes=1 if values else facts.vocab_size,
+        objective="values" if values else "tokens",
+        causal=objective == "next",
+        fixed_length=facts.fixed_length,
+    )
+
+
+def inputs_of(
+    train: Split,
+    facts: TaskSpec,
+    digest: str,
+    objective: Objective,
+    *,
+    values: bool,
+    share: float,
+    holdout: float,
+    seed: int,
+) -> Task:
+    """Return the task of predicting the training documents; no other split and no label is used.
+
+    Args:
+        train: training split of the task.
+        facts: facts of the task.
+        digest: of the task's data.
+        objective: `masked` or `next`.
+        values: predict numbers instead of classes.
+        share: of masked tokens.
+        holdout: seeded share of the documents for validation.
+        seed: of the masks.
+    """
+    rows = np.flatnonzero(np.diff(train.offsets) >= SHORTEST)
+    held = held_out(np.zeros(len(rows), dtype=int), holdout)
+    if not held.any() or held.all():
+        raise UserError(f"pretrain.holdout={holdout}: of {len(rows)} documents, expected some for each part")
+
+    kind = partial(Masked, share=share, seed=seed) if objective == "masked" else Following
+
+    def split(index: np.ndarray) -> Inputs:
+        return kind(
+            tokens=train.tokens,
+            offsets=train.offsets,
+            index=index,
+            labels=np.empty(0, np.uint8),
+            shift=train.shift,
+            vocab_size=facts.vocab_size,
+            values=values,
+        )
+
+    val = split(rows[held])
+    return Task(
+        **vars(facts_of(facts, objective, values=values)),
+        train=split(rows[~held]),
+        val=val,
+        test=val,
+        baselines={},
+        digest=digest,
+        folder=Path(),
+        source="the training inputs",
+    )

@@ -1,0 +1,140 @@
+"""Splits of windows, of answers at positions and of pictures; duplicate and contradictory examples of splits.
+
+Legend: n examples, m predictions.
+"""
+
+import hashlib
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lra.datasets import Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMWindows(Split):
+    """The documents as one stream, cut into windows of `context` tokens that start every `stride` tokens.
+
+    An example is a window; its targets are the tokens that follow each of its tokens.
+    """
+
+    context: int
+    stride: int
+    documents = 1
+
+    def __len__(self) -> int:
+        return max(0, (len(self.tokens) - 1 - self.context) // self.stride + 1)
+
+    def lengths(self, examples: np.ndarray) -> np.ndarray:
+        return np.full((len(examples), 1), self.context)
+
+    def predictions(self, examples: np.ndarray) -> np.ndarray:
+        """Return one index for every token of every window."""
+        return (np.asarray(examples)[:, None] * self.context + np.arange(self.context)).ravel()
+
+    def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
+        """Return tokens [len(examples), context]; `length` must be the context."""
+        return self.tokens[self._places(examples)]
+
+    def targets(self, examples: np.ndarray) -> np.ndarray:
+        """Return the next tokens [len(examples), context]."""
+        return self.tokens[self._places(examples) + 1].astype(np.int64)
+
+    def _places(self, examples: np.ndarray) -> np.ndarray:
+        return np.asarray(examples)[:, None] * self.stride + np.arange(self.context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionLabels(Split):
+    """Examples of one document each, with answers at some of its positions, which alone are scored.
+
+    Args:
+        ends: boundaries between the predictions of the examples [n + 1] int64.
+        places: positions of the predictions in their documents [m], ascending.
+        labels: answers [m].
+    """
+
+    ends: np.ndarray
+    places: np.ndarray
+    documents = 1
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def predictions(self, examples: np.ndarray) -> np.ndarray:
+        counts = self.counts(examples)
+        before = np.cumsum(counts) - counts
+        return np.repeat(self.ends[np.asarray(examples)] - before, counts) + np.arange(counts.sum())
+
+    def counts(self, examples: np.ndarray) -> np.ndarray:
+        """Return the number of predictions of each of these examples [len(examples)]."""
+        examples = np.asarray(examples)
+        return self.ends[examples + 1] - self.ends[examples]
+
+    def targets(self, examples: np.ndarray) -> np.ndarray:
+        """Return the answers of these examples, one example after the other."""
+        return self.labels[self.predictions(examples)].astype(np.int64)
+
+    def scored(self, examples: np.ndarray, length: int) -> np.ndarray:
+        rows = np.repeat(np.arange(len(examples)), self.counts(examples))
+        return rows * length + self.places[self.predictions(examples)]
+
+    def verdicts(self) -> list[bytes]:
+        places, labels = np.asarray(self.places), np.asarray(self.labels)
+        cuts = zip(self.ends[:-1].tolist(), self.ends[1:].tolist(), strict=True)
+        return [places[start:stop].tobytes() + labels[start:stop].tobytes() for start, stop in cuts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures(Split):
+    """Pictures stored as grey values [n * pixels] uint8; a token is a value + 1, so that no pixel is padding.
+
+    Args:
+        known: p attributes of each picture that was generated [n * p] int32, or None.
+    """
+
+    shift: ClassVar[int] = 1
+    known: np.ndarray | None = None
+
+    def document(self, example: int, place: int = 0) -> np.ndarray:
+        return self.pad(np.array([example]), 0)[0]
+
+    def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
+        """Return tokens [len(examples), pixels] uint16; `length` must be the number of pixels."""
+        return self.grey(examples).astype(np.uint16) + self.shift
+
+    def grey(self, examples: np.ndarray) -> np.ndarray:
+        """Return grey values [len(examples), pixels] uint8."""
+        return self.tokens.reshape(len(self.offsets) - 1, -1)[self._rows(examples)]
+
+
+def contradictions(splits: dict[str, Split]) -> dict[str, int]:
+    """Count different examples in two splits or with two labels, and pairs of a document with itself."""
+    names: dict[bytes, set[str]] = defaultdict(set)
+    labels: dict[bytes, set[int]] = defaultdict(set)
+    for name, split in splits.items():
+        for example, label in zip(_examples(split), split.verdicts(), strict=True):
+            names[example].add(name)
+            labels[example].add(label)
+    pairs = [split.index.reshape(-1, split.documents) for split in splits.values() if split.documents > 1]
+    return {
+        "examples in more than one split": sum(len(found) > 1 for found in names.values()),
+        "examples with more than one label": sum(len(found) > 1 for found in labels.values()),
+        "pairs of a document and itself": sum(int((np.ptp(rows, axis=1) == 0).sum()) for rows in pairs),
+    }
+
+
+def seen(train: Split, test: Split) -> float:
+    """Return the percentage of test examples that are also in train, whatever their labels."""
+    of_train, of_test = set(_examples(train)), _examples(test)
+    return 100 * sum(example in of_train for example in of_test) / len(of_test)
+
+
+def _examples(split: Split) -> list[bytes]:
+    """Digest of each example."""
+    documents = split.stored(range(len(split.offsets) - 1))
+    stored = [hashlib.blake2b(document.tobytes(), digest_size=16).digest() for document in documents]
+    rows = split.index.reshape(-1, split.documents).tolist()
+    return [b"".join(stored[row] for row in line) for line in rows]

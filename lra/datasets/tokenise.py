@@ -1,0 +1,119 @@
+"""Tokenisation. Id 0 is padding; bytes are 1 to 256."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from pydantic import Field
+
+from lra.core.errors import UserError
+from lra.datasets import readers
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+BYTE_VOCABULARY = 257
+MAX_VOCABULARY = 2**16  # ids are stored as uint16
+BpeVocabulary = Annotated[int, Field(ge=BYTE_VOCABULARY, le=MAX_VOCABULARY)]
+"""Number of tokens of a byte-level BPE: padding, every byte, and merges."""
+
+PAD, UNKNOWN = "[PAD]", "[UNK]"
+BATCH = 1_000  # texts encoded at once
+TOKENIZER = "tokenizer.json"  # beside the cache of a task that has one
+
+
+def byte_ids(text: bytes, length: int | None) -> np.ndarray:
+    """Return the first `length` bytes, or all, each plus one [<= length] uint16."""
+    return np.frombuffer(text[:length], dtype=np.uint8).astype(np.uint16) + 1
+
+
+def text_of(ids: np.ndarray) -> bytes:
+    """Return the bytes of `byte_ids`."""
+    return (np.asarray(ids) - 1).astype(np.uint8).tobytes()
+
+
+def picture_of(ids: np.ndarray) -> np.ndarray:
+    """Return the grey values [side, side] uint8 of a square picture whose tokens are value + 1."""
+    return (ids - 1).astype(np.uint8).reshape(math.isqrt(len(ids)), -1)
+
+
+def head_and_tail(ids: np.ndarray, head: int, tail: int) -> np.ndarray:
+    """Return the first `head` and the last `tail` ids of a document longer than both together."""
+    return ids if len(ids) <= head + tail else np.concatenate([ids[:head], ids[len(ids) - tail :]])
+
+
+def train_bpe(texts: Iterable[str], vocabulary: int, path: Path) -> "Tokenizer":
+    """Train a byte-level BPE of `vocabulary` tokens, padding included, and save it as `path`; deterministic.
+
+    Text that spells [PAD] is ordinary text: its tokens are those of its characters, never padding.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[PAD],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    trained.train_from_iterator(texts, trainer)
+    tokenizer = Tokenizer.from_str(json.dumps({**json.loads(trained.to_str()), "added_tokens": []}))
+    tokenizer.save(str(path))
+    return tokenizer
+
+
+def vocabulary_of(path: Path) -> list[str]:
+    """Read BERT's vocabulary file, one distinct token a line; [PAD] must be the first.
+
+    Raises:
+        UserError: it is not such a file.
+    """
+    with readers.opened(path, "rt", encoding="utf-8", newline="\n") as file:
+        tokens = file.read().removesuffix("\n").split("\n")
+    if tokens[0] != PAD or not len(tokens) == len({*tokens}) <= MAX_VOCABULARY or UNKNOWN not in tokens:
+        expected = f"at most {MAX_VOCABULARY:,} different tokens, {PAD} first, and {UNKNOWN}"
+        raise UserError(f"{path}: expected a BERT vocabulary: {expected}")
+    return tokens
+
+
+def word_piece(vocabulary: Path, *, lower_case: bool) -> "Tokenizer":
+    """Return BERT's WordPiece tokenizer of a vocabulary file."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    rows = {token: row for row, token in enumerate(vocabulary_of(vocabulary))}
+    tokenizer = Tokenizer(models.WordPiece(rows, unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def load(path: Path) -> "Tokenizer":
+    """Load a tokenizer that was saved as JSON.
+
+    Raises:
+        UserError: it is not one.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises no narrower class
+        raise UserError(f"{path}: not a tokenizer: {error}; delete {path.parent} and prepare again") from None
+
+
+def decode(ids: np.ndarray, tokenizer: Path) -> str:
+    """Return the text of token ids by the tokenizer that was saved as `tokenizer`."""
+    return load(tokenizer).decode(ids.tolist())
+
+
+def encode(tokenizer: "Tokenizer", texts: list[str]) -> Iterator[np.ndarray]:
+    """Yield the token ids of each text, without special tokens."""
+    for start in range(0, len(texts), BATCH):
+        for item in tokenizer.encode_batch(texts[start : start + BATCH], add_special_tokens=False):
+            yield np.array(item.ids, dtype=np.uint16)

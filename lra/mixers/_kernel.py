@@ -1,0 +1,98 @@
+"""Linear attention with feature maps, fixed or random: phi(q) . phi(k) instead of exp(q . k).
+
+Katharopoulos et al. 2020, eq. 5-6: y_i = phi(q_i) S / (phi(q_i) . z), S = sum_j phi(k_j) v_j, z = sum_j phi(k_j).
+Legend: M features, N width of the values.
+"""
+
+from abc import abstractmethod
+
+import torch
+from pydantic import NonNegativeFloat
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lra.mixers.base import Attention, Shape, without_padding
+from lra.ops.device import at_least_float32, full_precision
+from lra.ops.packing import Packed
+from lra.ops.scan import causal_product
+
+EVAL_DRAW = "evaluation keeps the last draw of training"
+
+
+class KernelAttention(Attention, abstract=True):
+    """Base class of attentions with a feature map; `eps` is added to the denominator.
+
+    Features and sums are in fp32 or higher. Features of padded keys are set to zero.
+    """
+
+    can_be_causal = True
+    reads_few = True
+
+    def __init__(self, shape: Shape, *, eps: NonNegativeFloat) -> None:
+        super().__init__(shape)
+        self.eps = eps
+
+    @abstractmethod
+    def features(
+        self, q: Tensor, k: Tensor, key_mask: Tensor | None, packed: Packed | None = None
+    ) -> tuple[Tensor, ...]:
+        """Map q, k [B, H, L, Dh] to phi(q), phi(k) [B, H, L, M]; maxima over keys must exclude padded ones.
+
+        A causal form may append the log decay of `causal_product` [B, H, L]. Classes with `packs` get chunks of a
+        packed batch [C, H, CHUNK, Dh], where q may be [B, H, 1, Dh], and the layout.
+        """
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        with full_precision(q.device):
+            q, k, v = map(at_least_float32, (q, k, v))
+            phi_q, phi_k, *log_decay = self.features(q, k, key_mask)
+            phi_k = without_padding(phi_k, key_mask)
+            v = pad(v, (0, 1), value=1.0)  # a column of ones: its weighted sum is the denominator
+            weighted = causal_product if self.causal else product
+            total, mass = weighted(phi_q, phi_k, v, *log_decay).split([v.shape[-1] - 1, 1], dim=-1)
+            return total / self.denominator(mass)
+
+    def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
+        with full_precision(q.device):
+            q, k, v = (packed.by_chunk(at_least_float32(x)) for x in (q, k, v))
+            phi_q, phi_k = self.features(q, k, packed.chunk_mask, packed)
+            phi_k = without_padding(phi_k, packed.chunk_mask)
+            v = pad(v, (0, 1), value=1.0)
+            state = packed.sum_chunks(v.mT @ phi_k)
+            state = state if q.shape[2] == 1 else packed.of_chunks(state, state.dtype)
+            total, mass = (phi_q @ state.mT).split([v.shape[-1] - 1, 1], dim=-1)
+            return packed.by_row(total / self.denominator(mass))
+
+    def denominator(self, mass: Tensor) -> Tensor:
+        """phi(q_i) . z, kept away from zero."""
+        return mass + self.eps
+
+
+def exponentials(log_q: Tensor, log_k: Tensor, causal: bool, packed: Packed | None = None) -> tuple[Tensor, ...]:
+    """Return `features` for phi = exp(log_q), exp(log_k) [B, H, L, M], with log_k = -inf at padded keys.
+
+    Exponents are shifted by maxima, without gradient, since shifts cancel between the weighted sum and its denominator.
+    Two-sided: each feature of the keys has its own maximum, over all keys, which is added to the queries; the
+    denominator is at least 1. Causal: the features share one, over the keys so far; where it grows, earlier sums decay.
+    """
+    if causal:
+        top = log_k.detach().amax(dim=-1, keepdim=True).cummax(dim=-2).values
+        before = pad(top, (0, 0, 1, -1), value=-torch.inf)
+        log_decay = [(before - top).masked_fill(before == -torch.inf, 0).squeeze(-1)]
+    elif packed is not None:
+        top = packed.max_over_documents(log_k)
+        log_decay = []
+    else:
+        top = log_k.detach().amax(dim=-2, keepdim=True)
+        log_decay = []
+    top = top.masked_fill(top == -torch.inf, 0)  # no real key, or none so far
+    by_chunk = top if packed is None else top[packed.owner]
+    if not causal:
+        log_q = log_q + (top if log_q.shape[2] == 1 else by_chunk)
+    return (log_q - log_q.detach().amax(dim=-1, keepdim=True)).exp(), (log_k - by_chunk).exp(), *log_decay
+
+
+def product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """sum_j (q_i . k_j) v_j, in time linear in L; q, k [..., L, M], v [..., L, N] -> [..., L, N]."""
+    state = v.transpose(-2, -1) @ k  # [..., N, M]; in this order the gradients of q and k are laid out as they are
+    return q @ state.transpose(-2, -1)

@@ -1,0 +1,74 @@
+"""Softmax attention: scale, mask and dropout of its weights."""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from lra.mixers.base import Card, Mixer, Shape
+from lra.ops.dropout import Dropout
+
+Scale = Literal["head_dim", "qkv_dim"]
+ScaleOrNone = Literal[Scale, "none"]
+ROOTS = {"head_dim": "√Dh", "qkv_dim": "√(H Dh)"}
+LIKE_VANILLA = "scores are divided by √(H Dh), as SimpleTRON's authors do for the vanilla Transformer alone"
+
+
+def scale_of(shape: Shape, scale: ScaleOrNone) -> float:
+    """Return the factor of q . k."""
+    if scale == "none":
+        return 1.0
+    return (shape.qkv_dim if scale == "qkv_dim" else shape.head_dim) ** -0.5
+
+
+def card_of(mixer: Mixer, scale: ScaleOrNone, *deviations: str, **values: object) -> Card:
+    """Return the mixer's card with its scale and deviations; `values` fill the names in the formula's braces."""
+    formula = mixer.card.formula.replace(" / {root}", "") if scale == "none" else mixer.card.formula
+    return replace(
+        mixer.card,
+        formula=formula.format(root=ROOTS.get(scale), **values),
+        scale=scale_of(mixer.shape, scale),
+        deviations=(*mixer.card.deviations, *deviations, *[LIKE_VANILLA] * (scale == "qkv_dim")),
+    )
+
+
+def allowed(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor | None:
+    """Return the mask of `weigh` for q [B, H, n, Dh] of the first n positions and k [B, H, L, Dh]."""
+    mask = None if key_mask is None else key_mask[:, None, None, :]
+    if causal:
+        earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        mask = earlier if mask is None else mask & earlier
+    return mask
+
+
+def weigh(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    dropout: Dropout,
+    columns: Tensor | None = None,
+) -> Tensor:
+    """Compute softmax(q k^T scale) v with dropout on the weights; a row that may attend to nothing is finite.
+
+    Args:
+        q: [B, H, ..., n, d].
+        k: [B, H, ..., m, d]; v likewise.
+        mask: [B, H, ..., n, m], True where a query may attend to a key, with axes of 1 where it is the same.
+        columns: positions of the keys [..., m] for the noise; None: 0 to m - 1.
+    """
+    if not dropout.drops:
+        if q.dim() > 4:  # the fused kernels take one axis of heads
+            if mask is not None:
+                mask = mask.expand(-1, *q.shape[1:-2], -1, -1).flatten(1, -3)
+            flat_q, flat_k, flat_v = (x.flatten(1, -3) for x in (q, k, v))
+            return weigh(flat_q, flat_k, flat_v, mask, scale, dropout).view_as(q)
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    # The fused kernels draw one mask for the whole batch; ours belongs to the example, so the weights are formed.
+    scores = (q * scale) @ k.transpose(-2, -1)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return dropout(scores.softmax(dim=-1), columns=columns) @ v

@@ -1,0 +1,170 @@
+"""Sparse attention: softmax over the keys of a pattern, without an L x L matrix.
+
+Positions form N blocks of b. The keys that the queries of a block read come in parts: whole blocks named by a table, or
+the same positions for all; a rule on positions masks inside them. The scores of all parts share one softmax, so the
+result is that of the dense mask. Time O(L m D) and memory O(H L m) for m keys per query.
+Legend: as in `lra.mixers.base`; N blocks, b positions in one, m keys of a part.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lra.mixers._softmax import Scale, card_of, scale_of, weigh
+from lra.mixers.base import Attention, Shape
+from lra.ops.dropout import Dropout
+
+WIDEST = 128  # positions in the blocks of a wide window; larger ones read more keys in vain
+
+Rule = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyPart:
+    """Keys that queries read, where `rule(i, j)` on positions allows it. The parts of a pattern share no key."""
+
+    rule: Rule | None = None
+
+    @abstractmethod
+    def positions(self, places: Tensor) -> Tensor:
+        """Return the positions of the keys [1 or H, 1 or N, 1, m], given all positions [N, b]; others are no keys."""
+
+    @abstractmethod
+    def pick(self, x: Tensor) -> Tensor:
+        """Return the part's keys or values [B, H, 1 or N, m, Dh] from all of them [B, H, N, b, Dh]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks(KeyPart):
+    """Blocks in row n of `table` [1 or H, N, blocks] for the queries of block n; other numbers are no blocks."""
+
+    table: Tensor
+
+    def positions(self, places: Tensor) -> Tensor:
+        width = places.shape[1]
+        return (self.table[..., None] * width + places[0]).flatten(-2).unsqueeze(-2)
+
+    def pick(self, x: Tensor) -> Tensor:
+        heads, blocks = x.shape[1:3]
+        first = torch.arange(heads, device=x.device).view(-1, 1, 1) * blocks
+        rows = first + self.table.clamp(0, blocks - 1)
+        picked = x.flatten(1, 2).index_select(1, rows.flatten())
+        return picked.unflatten(1, rows.shape).flatten(3, 4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns(KeyPart):
+    """The same `columns` [m] for all queries."""
+
+    columns: Tensor
+
+    def positions(self, places: Tensor) -> Tensor:
+        return self.columns.view(1, 1, 1, -1)
+
+    def pick(self, x: Tensor) -> Tensor:
+        return x.flatten(2, 3).index_select(2, self.columns).unsqueeze(2)
+
+
+def band(places: Tensor, window: int, causal: bool) -> Tensor:
+    """Return a table [1, N, blocks] of the blocks with a position at most `window` from one of the own block.
+
+    The first rows begin with block 0 and have blocks beyond the window, which need a rule.
+    """
+    blocks, width = places.shape
+    reach = -(-window // width)
+    count = min(reach + 1 if causal else 2 * reach + 1, blocks)
+    first = (torch.arange(blocks, device=places.device) - reach).clamp(min=0)
+    return (first[:, None] + torch.arange(count, device=places.device))[None]
+
+
+def visible(part: KeyPart, places: Tensor, readable: Tensor, causal: bool) -> Tensor:
+    """Return where queries may read the keys of a part, broadcastable to [B, H, N, b, m]; readable [B or 1, N b]."""
+    i, j = places.unsqueeze(-1), part.positions(places)
+    seen = readable[:, j.clamp(0, places.numel() - 1)] & (j >= 0) & (j < places.numel())
+    if part.rule is not None:
+        seen = seen & part.rule(i, j)
+    return seen & (j <= i) if causal else seen
+
+
+class PatternAttention(Attention, abstract=True):
+    """Base class of attentions with a pattern: `reads` defines it, `parts` says how it is computed.
+
+    Global positions are read by all and read all; they add dense rows, O(g L D) time and O(H g L) memory, with a
+    dropout of their own. `keys` describes for the card which j a position i reads.
+    """
+
+    can_be_causal = True
+
+    def __init__(self, shape: Shape, *, scale: Scale, keys: str) -> None:
+        super().__init__(shape)
+        self.scale = scale_of(shape, scale)
+        self.card = card_of(self, scale, keys=f"({keys}) and j ≤ i" if shape.causal else keys)
+        self.row_dropout = Dropout(shape.dropout)
+
+    @abstractmethod
+    def width(self, length: int) -> int:
+        """Return the number of positions in a block (b)."""
+
+    @abstractmethod
+    def parts(self, places: Tensor) -> list[KeyPart]:
+        """Return the keys that the blocks `places` [N, b] read; global positions need not be left out."""
+
+    @abstractmethod
+    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+        """Return True where position i reads position j, broadcast, apart from global positions and causality."""
+
+    def global_places(self, places: Tensor) -> Tensor:
+        """Return which of the positions `places` [L] are global [g]."""
+        return places[:0]
+
+    @property
+    def commutes(self) -> bool:  # type: ignore[override]
+        return self.full_pattern and not self.causal
+
+    @property
+    def full_pattern(self) -> bool:  # type: ignore[override]
+        """True if the pattern leaves out no pair of `max_positions` apart from causality."""
+        places = torch.arange(self.shape.max_positions, device="cpu")
+        is_global = torch.isin(places, self.global_places(places))
+        for i in places[~is_global]:  # row by row: a pattern with gaps has them early
+            seen = self.reads(i, places) | is_global
+            if not (seen | (places > i) if self.causal else seen).all():
+                return False
+        return True
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        mixed = self._gather(q, k, v, key_mask)
+        rows = self.global_places(torch.arange(q.shape[-2], device=q.device))
+        if not len(rows):
+            return mixed
+        mask = None if key_mask is None else key_mask[:, None, None, :]
+        if self.causal:
+            earlier = torch.arange(k.shape[-2], device=k.device) <= rows[:, None]
+            mask = earlier if mask is None else mask & earlier
+        return mixed.index_copy(2, rows, weigh(q.index_select(2, rows), k, v, mask, self.scale, self.row_dropout))
+
+    def _gather(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        """Outputs of all queries [B, H, L, Dh], global ones among them; each key counts once."""
+        length = q.shape[-2]
+        width = self.width(length)
+        places = torch.arange(-(-length // width) * width, device=q.device)
+        everywhere = Columns(columns=self.global_places(places[:length]))
+        places, missing = places.view(-1, width), len(places) - length
+        parts = self.parts(places)
+        real = places.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))
+        q, k, v = (pad(x, (0, 0, 0, missing)).unflatten(-2, places.shape) for x in (q, k, v))
+        readable = [real.index_fill(1, everywhere.columns, False)] * len(parts)
+        if len(everywhere.columns):
+            parts, readable = [*parts, everywhere], [*readable, real]
+        positions = [part.positions(places) for part in parts]
+        outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in positions))
+        columns = torch.cat([of_part.expand(*outer, -1) for of_part in positions], dim=-1)
+        seen = [visible(part, places, keys, self.causal) for part, keys in zip(parts, readable, strict=True)]
+        k, v = (torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (k, v))
+        outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in seen))
+        mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)
+        return weigh(q, k, v, mask, self.scale, self.dropout, columns).flatten(2, 3)[:, :, :length]

@@ -1,0 +1,285 @@
+"""Base classes of sequence mixers and of attentions with queries, keys and values.
+
+Legend: B batch, L positions (the CLS counts), D model width, H heads, Dh width of a head (H Dh = qkv_dim).
+A key mask [B, L] is True at real tokens; None means that all are real.
+"""
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import getattr_static
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import linear
+
+from lra.core import streams
+from lra.core.errors import UserError
+from lra.ops.device import at_least_float32, autocast_dtype
+from lra.ops.dropout import Dropout, Over
+from lra.ops.packing import Packed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Sizes and settings that the model passes to its mixers."""
+
+    dim: int  # D
+    qkv_dim: int  # H Dh
+    heads: int  # H
+    max_positions: int  # of the longest input: the task's `max_len`, plus one for a CLS
+    bias: bool  # projections have biases
+    out_proj: bool  # attentions have an output projection
+    dropout: float  # probability
+    dropout_over: Over  # where vectors of positions are dropped; weights between positions are dropped one by one
+    causal: bool  # outputs depend on no later position
+    layer: int  # index of the layer, from 0
+    layers: int  # number of layers
+
+    def __post_init__(self) -> None:
+        if self.qkv_dim % self.heads:
+            raise UserError(f"model.heads={self.heads} does not divide model.qkv_dim={self.qkv_dim}")
+
+    @property
+    def head_dim(self) -> int:
+        return self.qkv_dim // self.heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """Description of a mechanism for tables and documentation.
+
+    The card of a class has names of settings in braces; that of an instance describes its own settings.
+    """
+
+    paper: str  # source
+    formula: str  # output of the mechanism
+    time: str  # complexity, for O(time)
+    linear: bool  # memory for the backward pass grows no faster than the length
+    oracle: str  # the independent implementation of the tests
+    scale: float | None = None  # factor of q . k, if it is one number
+    deviations: tuple[str, ...] = ()  # differences from the paper or the authors' code beyond the settings
+    name: str = ""  # in tables, for a class of the user; empty for the name of the class
+
+
+class Mixer(nn.Module, ABC):
+    """Base class of sequence mixers: forward(x [B, L, D], key_mask) -> [B, L, D], L at most `shape.max_positions`.
+
+    A mixer has no residual connection and no norm. Outputs at real positions do not depend on the finite numbers at
+    padded ones, and outputs there are finite. A class defines a `card` and `forward`; a base class without a card is
+    declared with `abstract=True`. Optional methods: follow(mixer of the layer before), called once, to read its memory;
+    score_scale(length, key_mask), the factor of q_i . k_j [B, 1, 1, 1] where weights are a function of these products.
+
+    Attributes:
+        maskable: uses a key mask.
+        can_be_causal: has a form without dependence on later positions, used if `shape.causal`.
+        commutes: commutes with permutations of the positions.
+        projects_out: has the output projection that the variants switch.
+        reads_few: computes outputs at the first positions alone at lower cost.
+        full_pattern: a sparse pattern that leaves out no pair at `max_positions`, which makes it softmax attention.
+        one_graph: one or a few compiled graphs serve all lengths; else each length needs its own.
+        parameter_groups: names for `train.groups`, each with names of parameters or modules as in `named_parameters`
+            and `named_modules`. No parameter is in two groups; names that only some settings have are allowed.
+    """
+
+    card: Card
+    maskable: ClassVar[bool] = True
+    can_be_causal: bool = False
+    commutes: bool = False
+    projects_out: ClassVar[bool] = False
+    reads_few: ClassVar[bool] = False
+    full_pattern: bool = False
+    one_graph: ClassVar[bool] = True
+    parameter_groups: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+
+    def __init_subclass__(cls, *, abstract: bool = False, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if not abstract and not isinstance(getattr_static(cls, "card", None), Card):
+            name = f"{cls.__module__}.{cls.__name__}"
+            raise UserError(f"{name} has no card: add card = Card(...) to the class, with Card from lra.mixers")
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.redraw_every: int | None = None
+        self._drawn: tuple[int, int] | None = None
+        self._drawn_values: dict[str, int] = {}  # checksums of parameters
+
+    @abstractmethod
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Classes with `reads_few` take `reads`, too: how many outputs, from the first on, are wanted."""
+
+    def mix(self, x: Tensor, key_mask: Tensor | None, reads: int | None, packed: Packed | None = None) -> Tensor:
+        """Call `forward` and check its output.
+
+        Args:
+            x: [B, L, D], or the rows [R, D] of a packed batch.
+            key_mask: [B, L], True at real positions; None with a packed batch.
+            reads: compute the outputs at the first positions alone; with a packed batch 1 or None.
+            packed: the layout of a packed batch, which `forward` gets padded.
+
+        Returns:
+            [B, L or reads, D], or the rows [R, D] of a packed batch. Raises UserError for another shape or type.
+        """
+        if packed is not None:
+            mixed = self.mix(packed.pad(x), packed.mask, reads)
+            return packed.unpad(mixed) if reads is None else mixed
+        few = reads is not None and self.reads_few
+        inputs = (x, key_mask, reads) if few else (x, key_mask)
+        mixed = self._in_half_precision(*inputs) if self._is_half(x) else self(*inputs)
+        expected = x[:, :reads].shape if few else x.shape
+        name, dtypes = type(self).__name__, (x.dtype, autocast_dtype(x))
+        check_output(name, mixed, expected, dtypes, "documents, positions, model.dim")
+        return mixed if few else mixed[:, :reads]
+
+    def _is_half(self, x: Tensor) -> bool:
+        """True if the weights, or without any x, are in bf16 or fp16; complex ones have no such type on a CPU."""
+        return self._real_dtype(x) in (torch.bfloat16, torch.float16)
+
+    def _real_dtype(self, x: Tensor) -> torch.dtype:
+        return next((weight.dtype for weight in self.parameters() if weight.is_floating_point()), x.dtype)
+
+    def _in_half_precision(self, x: Tensor, *others: object) -> Tensor:
+        """Call `forward` with weights in bf16 or fp16 as under autocast, which leaves sums and exponentials in fp32."""
+        tensors = {name: at_least_float32(value) for name, value in (*self.named_parameters(), *self.named_buffers())}
+        with torch.autocast(x.device.type, self._real_dtype(x)):
+            return functional_call(self, tensors, (at_least_float32(x), *others)).to(x.dtype)
+
+    def own_values(self) -> set[nn.Parameter]:
+        """Return the parameters that keep the values of the constructor under any `model.weight_init`.
+
+        Those are all of a mixer from outside lra but projections of `Attention` that its class left as drawn.
+        """
+        if type(self).__module__.split(".")[0] == "lra":
+            return set()
+        return {value for name, value in self.named_parameters() if self._drawn_values.get(name) != checksum(value)}
+
+    @property
+    def causal(self) -> bool:
+        """True if no output depends on a later position."""
+        return self.shape.causal
+
+    def redraw(self, seed: int, step: int) -> None:
+        """Draw random features every `redraw_every` training steps, as a function of (seed, step, layer)."""
+        if self.redraw_every is None:
+            return
+        number = step // self.redraw_every
+        if self._drawn != (seed, number):
+            self.draw(streams.generator(seed, "features", number, self.shape.layer))
+            self._drawn = seed, number
+
+    def draw(self, rng: np.random.Generator) -> None:
+        """Draw new random features in place; defined by mixers that set `redraw_every`."""
+        raise NotImplementedError(f"{type(self).__name__} sets redraw_every, but has no draw(self, rng)")
+
+
+class Attention(Mixer, abstract=True):
+    """Multi-head attention: projections around `attend`; without `out_proj` the heads are the output (SimpleTRON)."""
+
+    projects_out = True
+    packs: ClassVar[bool] = False  # defines `attend_packed`
+    packs_unpadded: ClassVar[bool] = False  # `attend_packed` is faster than `attend` without padding, too
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.query = project_in(shape)
+        self.key = project_in(shape)
+        self.value = project_in(shape)
+        self.out = project_out(shape)
+        self.dropout = Dropout(shape.dropout)
+        self._drawn_values = {name: checksum(value) for name, value in self.named_parameters()}
+
+    @abstractmethod
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        """Mix q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; with `reads_few`, q may hold the first positions alone."""
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
+        q, k, v = self.project(x, reads)
+        mixed = self.attend(q, k, v, key_mask)
+        expected = torch.Size((*q.shape[:-1], v.shape[-1]))
+        check_output(f"{type(self).__name__}.attend", mixed, expected, (), "documents, heads, positions, head width")
+        return self.out(merge_heads(mixed))
+
+    def mix(self, x: Tensor, key_mask: Tensor | None, reads: int | None, packed: Packed | None = None) -> Tensor:
+        x_in = x.to(autocast_dtype(x))
+        if packed is None or self._is_half(x) or not self.can_pack(x_in.dtype, x.device):
+            return super().mix(x, key_mask, reads, packed)
+        if reads is None:
+            q, k, v = self._project_rows(x_in, self.query, self.key, self.value)
+        else:
+            (q,) = self._project_rows(packed.firsts(x_in), self.query)
+            k, v = self._project_rows(x_in, self.key, self.value)
+        mixed = self.out(self.attend_packed(q, k, v, packed).flatten(1))
+        return mixed if reads is None else mixed.unsqueeze(1)
+
+    def can_pack(self, dtype: torch.dtype, device: torch.device) -> bool:
+        """Return True if `attend_packed` is used on this device with products in this type."""
+        return self.packs and not self.causal
+
+    def _project_rows(self, x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
+        """Project rows x [R, D] to one [R, H, Dh] for each projection; one product reads x, and its gradient, once."""
+        weight = torch.cat([projection.weight.to(x.dtype) for projection in projections])
+        bias = torch.cat([projection.bias.to(x.dtype) for projection in projections]) if self.shape.bias else None
+        return linear(x, weight, bias).view(len(x), len(projections), self.shape.heads, -1).unbind(1)
+
+    def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
+        """Compute `attend` of a packed batch, for classes with `packs`; returns a tensor like q.
+
+        q is rows [R, H, Dh], or [B, H, Dh] of the first positions; k and v are rows, finite where padding is.
+        """
+        raise NotImplementedError
+
+    def project(self, x: Tensor, reads: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """q [B, H, L or reads, Dh] and k, v [B, H, L, Dh] of x [B, L, D]."""
+        x = x.to(autocast_dtype(x))  # once for all three
+        inputs = ((self.query, x[:, :reads]), (self.key, x), (self.value, x))
+        q, k, v = (split_heads(projection(part), self.shape.heads) for projection, part in inputs)
+        return q, k, v
+
+
+def checksum(value: Tensor) -> int:
+    """Return a checksum of the bytes of a tensor, 0 on the meta device."""
+    plain = value.detach().contiguous().flatten()
+    return 0 if value.is_meta else zlib.crc32(plain.view(torch.uint8).cpu().numpy())  # type: ignore[arg-type]
+
+
+def project_in(shape: Shape) -> nn.Linear:
+    """Projection D -> H Dh."""
+    return nn.Linear(shape.dim, shape.qkv_dim, bias=shape.bias)
+
+
+def project_out(shape: Shape) -> nn.Module:
+    """Projection H Dh -> D, or the identity in variants without it."""
+    return nn.Linear(shape.qkv_dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
+
+
+def without_padding(x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """x [B, L, C] or [B, H, L, C] with zeros at padded positions."""
+    if key_mask is None:
+        return x
+    real = key_mask.unsqueeze(-1)
+    return x.masked_fill(~(real if x.dim() == 3 else real.unsqueeze(1)), 0)
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """[B, L, H Dh] -> [B, H, L, Dh]."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """[B, H, L, Dh] -> [B, L, H Dh]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def check_output(source: str, output: object, shape: torch.Size, dtypes: tuple[torch.dtype, ...], axes: str) -> None:
+    """Raise UserError unless the output is a tensor of this shape and of one of the dtypes, if there are any."""
+    if isinstance(output, Tensor) and output.shape == shape and (not dtypes or output.dtype in dtypes):
+        return
+    found = f"{list(output.shape)}, {output.dtype}" if isinstance(output, Tensor) else type(output).__name__
+    expected = f"{list(shape)} ({axes})" + (f" in {dtypes[0]}" if dtypes else "")
+    raise UserError(f"{source} returns {found}, expected {expected}")

@@ -1,0 +1,81 @@
+"""BigBird: blocks that read their neighbours, two global blocks and random ones.
+
+O(L (3 + 2 + r) b D) time for blocks of b and r random blocks. The pattern is that of `max_positions`: the last block is
+global, and an input that ends earlier is treated as padded and masked up to there.
+"""
+
+import torch
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from lra.mixers import Card, Shape
+from lra.mixers._softmax import Scale
+from lra.mixers._sparse import Blocks, KeyPart, PatternAttention, band
+
+
+class BigBird(PatternAttention):
+    """Block-sparse attention.
+
+    The random blocks of a row are distinct and neither neighbours nor global. There are fewer if no more are left, so
+    that few blocks give full attention.
+
+    Args:
+        block: b.
+        random_blocks: r, drawn per layer and head at construction, and saved with the weights.
+    """
+
+    card = Card(
+        paper="Zaheer et al. 2020, Big Bird",
+        formula="softmax(qᵢ Kₛᵀ / {root}) Vₛ, S = {keys}; all of K in the first and last",
+        time="L (5 + r) b D",
+        linear=True,
+        oracle="dense mask; transformers",
+        deviations=("the last block stays that of the task's longest input, which shorter inputs do not have",),
+    )
+    can_be_causal = False
+    table: Tensor  # [H, blocks, random blocks]
+
+    def __init__(self, shape: Shape, *, block: PositiveInt, random_blocks: NonNegativeInt, scale: Scale) -> None:
+        keys = f"own block of {block} ± 1, first, last, random: {random_blocks}"
+        super().__init__(shape, scale=scale, keys=keys)
+        self.block = block
+        self.last = (shape.max_positions - 1) // block
+        self.register_buffer("table", draw_blocks(shape.heads, self.last + 1, random_blocks))
+
+    @property
+    def full_pattern(self) -> bool:  # type: ignore[override]
+        free = free_blocks(torch.arange(self.last + 1, device="cpu"))[1:-1]  # the first and the last read all
+        return bool((free.sum(dim=-1) <= self.table.shape[-1]).all())
+
+    def width(self, length: int) -> int:
+        return self.block
+
+    def parts(self, places: Tensor) -> list[KeyPart]:
+        near = Blocks(table=band(places, self.block, causal=False), rule=self._near)
+        return [near, Blocks(table=self.table[:, : len(places)])]
+
+    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+        drawn = (self.table[:, i // self.block] == j[:, None] // self.block).any(dim=-1)
+        return drawn | self._near(i, j)
+
+    def _near(self, i: Tensor, j: Tensor) -> Tensor:
+        return (i // self.block - j // self.block).abs() <= 1
+
+    def global_places(self, places: Tensor) -> Tensor:
+        return torch.cat([places[: self.block], places[max(self.last, 1) * self.block :]])
+
+
+def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
+    """Draw `count` distinct random blocks for every block, none of them neighbour, first or last.
+
+    Returns:
+        [H, N, up to count]; -1 if no more are left.
+    """
+    free = free_blocks(torch.arange(blocks))
+    order, chosen = torch.rand(heads, blocks, blocks).masked_fill(~free, -1).topk(min(count, max(blocks - 3, 0)))
+    return chosen.masked_fill(order < 0, -1)
+
+
+def free_blocks(n: Tensor) -> Tensor:
+    """Mask [N, N] of the blocks that each block of `n` [N] may draw: all but neighbours, the first and the last."""
+    return ((n[:, None] - n).abs() > 1) & (n > 0) & (n < len(n) - 1)

@@ -1,0 +1,56 @@
+"""Gated convolution over a few positions: BaseConv of Zoology with a short filter.
+
+y_i = (x_i W_g) * (b + sum_d h_d * x_{i + d}) with one filter h per channel; an output projection follows. The offsets d
+are centred at 0, or at most 0 in the causal form. A local baseline: a layer sees nothing beyond its filter.
+Time and memory O(L D width).
+"""
+
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from lra.core.errors import UserError
+from lra.mixers import Card, Mixer, Shape, without_padding
+from lra.ops.convolution import short_convolution
+from lra.ops.dropout import Dropout
+
+
+class Conv(Mixer):
+    """Short gated convolution.
+
+    Args:
+        width: positions that an output reads, its own included; odd.
+    """
+
+    card = Card(
+        paper="Arora et al. 2023, Zoology (BaseConv)",
+        formula="(X Wg) ⊙ (h ∗ X + b) W, h of {width} positions",
+        time="L D width",
+        linear=True,
+        oracle="explicit loops; torch's grouped conv1d",
+        deviations=("the filter is short, and the output is projected",),
+    )
+    can_be_causal = True
+    projects_out = True
+
+    def __init__(self, shape: Shape, *, width: Annotated[int, Field(ge=3)]) -> None:
+        super().__init__(shape)
+        if width % 2 == 0:
+            raise UserError(f"attention.width={width}: expected an odd number, as many positions on either side")
+        self.card = replace(self.card, formula=self.card.formula.format(width=width))
+        self.later = 0 if self.causal else width // 2
+        self.gate = nn.Linear(shape.dim, shape.dim, bias=shape.bias)
+        bound = width**-0.5
+        self.taps = nn.Parameter(torch.empty(width, shape.dim).uniform_(-bound, bound))
+        self.shift = nn.Parameter(torch.zeros(shape.dim)) if shape.bias else None
+        self.dropout = Dropout(shape.dropout, shape.dropout_over)
+        self.out = nn.Linear(shape.dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        y = short_convolution(without_padding(x, key_mask), self.taps.T, self.later)
+        if self.shift is not None:
+            y = y + self.shift
+        return self.out(self.dropout(self.gate(x) * y))

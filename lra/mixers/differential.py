@@ -1,0 +1,55 @@
+"""Differential attention: the difference of two softmax maps.
+
+y = (1 - l_0) norm((softmax(Q1 K1^T / sqrt(d)) - l softmax(Q2 K2^T / sqrt(d))) V) for every head (eq. 1-3), with queries
+and keys halved, d the width of a half, l = exp(u1 . w1) - exp(u2 . w2) + l_0 and l_0 = 0.8 - 0.6 exp(-0.3 layer),
+layers counted from 0. O(L^2 D) time. Dropout acts on the difference.
+"""
+
+import math
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm
+
+from lra.mixers import Attention, Card, Shape
+from lra.mixers._recurrent import NORM
+from lra.mixers._softmax import allowed, weigh
+from lra.ops.device import at_least_float32
+
+
+class Differential(Attention):
+    """Difference of two softmax attentions."""
+
+    card = Card(
+        paper="Ye et al. 2025, Differential Transformer",
+        formula="(1 − λ₀) norm((softmax(Q₁ K₁ᵀ / √width) − λ softmax(Q₂ K₂ᵀ / √width)) V), halves of a head",
+        time="L² D",
+        linear=False,
+        oracle="two explicit softmaxes; transformers' DiffLlamaAttention",
+        deviations=("no rotary positions", NORM),
+    )
+    can_be_causal = True
+    commutes = True
+    reads_few = True
+
+    def __init__(self, shape: Shape, *, norm_eps: PositiveFloat) -> None:
+        super().__init__(shape)
+        self.norm_eps = norm_eps
+        self.start = 0.8 - 0.6 * math.exp(-0.3 * shape.layer)
+        self.by_query = nn.Parameter(0.1 * torch.randn(shape.head_dim))  # u1 and u2, one after the other
+        self.by_key = nn.Parameter(0.1 * torch.randn(shape.head_dim))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        mask = allowed(q, k, key_mask, self.causal)
+        first, second = (  # the second half is narrower by one where the width is odd
+            weigh(half_q, half_k, v, mask, half_q.shape[-1] ** -0.5, self.dropout)
+            for half_q, half_k in zip(q.tensor_split(2, dim=-1), k.tensor_split(2, dim=-1), strict=True)
+        )
+        y = at_least_float32(first - self.share() * second)
+        return ((1 - self.start) * rms_norm(y, y.shape[-1:], eps=self.norm_eps)).to(v.dtype)
+
+    def share(self) -> Tensor:
+        """l, shared by all heads."""
+        first, second = (half.sum() for half in (self.by_query * self.by_key).tensor_split(2))
+        return first.exp() - second.exp() + self.start

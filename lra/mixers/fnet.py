@@ -1,0 +1,27 @@
+"""FNet: the real part of the Fourier transform over positions and width, unscaled (eq. 3).
+
+No parameters, no heads, no mask: padding takes part. O(L D log(L D)) time; nothing is saved for the backward pass.
+"""
+
+import torch
+from torch import Tensor
+
+from lra.mixers import Card, Mixer
+from lra.ops.device import at_least_float32, full_precision
+
+
+class FNet(Mixer):
+    """Fourier mixing, without options."""
+
+    card = Card(
+        paper="Lee-Thorp et al. 2022, FNet",
+        formula="Re(FFT over L (FFT over D (X)))",
+        time="L D log(L D)",
+        linear=True,
+        oracle="explicit sums; transformers' FNetBasicFourierTransform",
+    )
+    maskable = False
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        with full_precision(x.device):
+            return torch.fft.fft2(at_least_float32(x)).real

@@ -1,0 +1,94 @@
+"""Gated DeltaNet: a memory in which a write first removes the old value of its key.
+
+S_i = a_i (1 - b_i k_i k_i^T) S_{i-1} + b_i k_i v_i^T, y_i = S_i^T q_i / sqrt(Dh) (eq. 10), with q, k of length 1,
+b = sigmoid(x W_b) and a = exp(-A softplus(x W_a + c)); a = 1 is DeltaNet (Yang et al. 2024). q, k and v pass a short
+convolution and swish; norm(y) * swish(x W_g) is the input of the output projection. O(L D (C + Dh)) time, C the chunk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import normalize, silu
+
+from lra.mixers import Card, Shape, split_heads
+from lra.mixers._backend import Backend, Scan
+from lra.mixers._recurrent import NORM, DecaySteps, Recurrent
+from lra.ops.convolution import short_convolution
+from lra.ops.scan import delta_rule
+
+OF_GATED = (
+    "A begins uniform from attention.a_min on, the projection to b has no bias, and that of the output begins as "
+    "PyTorch draws it; in the authors' code (NVlabs/GatedDeltaNet) A begins from 0 on, b has a bias, and the output's "
+    "weights begin the smaller the more layers there are"
+)
+
+
+class GatedDeltaNet(Recurrent):
+    """Gated delta rule.
+
+    Args:
+        gated: use a; False gives DeltaNet.
+        negative_eigenvalues: b = 2 sigmoid(x W_b), so that a write can invert the old value (Grazzi et al. 2025,
+            arXiv:2411.12537, eq. 4).
+        conv: taps of the convolutions.
+        a_min: see `DecaySteps`; likewise a_max, dt_min and dt_max.
+    """
+
+    card = Card(
+        paper="Yang et al. 2025, Gated Delta Networks",
+        formula="swish(X Wg) ⊙ norm(y), yᵢ = Sᵢᵀ qᵢ / √width, Sᵢ = aᵢ (1 − bᵢ kᵢ kᵢᵀ) Sᵢ₋₁ + bᵢ kᵢ vᵢᵀ",
+        time="L D (C + Dh), chunks of C",
+        linear=True,
+        oracle="the recurrence in float64; flash-linear-attention's naive form",
+        deviations=(
+            "values are as wide as queries and keys, not twice as wide",
+            OF_GATED,
+            NORM,
+        ),
+    )
+    parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {"state": ("steps.log_a", "steps.bias")}
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        gated: bool,
+        negative_eigenvalues: bool,
+        conv: PositiveInt,
+        a_min: PositiveFloat,
+        a_max: PositiveFloat,
+        dt_min: PositiveFloat,
+        dt_max: PositiveFloat,
+        norm_eps: PositiveFloat,
+        backend: Backend | None,
+    ) -> None:
+        super().__init__(shape, norm_eps=norm_eps)
+        self.conv, self.is_gated = conv, gated
+        self.scan = Scan("gated_delta_rule", backend)
+        self.most_strength = 2.0 if negative_eigenvalues else 1.0
+        self.taps = nn.Parameter((2 * torch.rand(3 * shape.qkv_dim, conv) - 1) * conv**-0.5)
+        self.strength = nn.Linear(shape.dim, shape.heads, bias=False)
+        if gated:
+            self.steps = DecaySteps(shape, a_min=a_min, a_max=a_max, dt_min=dt_min, dt_max=dt_max)
+        else:
+            formula = self.card.formula.replace("aᵢ (1 − bᵢ kᵢ kᵢᵀ)", "(1 − bᵢ kᵢ kᵢᵀ)")
+            paper = "Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule"
+            deviations = tuple(text for text in self.card.deviations if text != OF_GATED)
+            self.card = replace(self.card, formula=formula, paper=paper, deviations=deviations)
+
+    def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
+        qkv = torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)
+        return qkv, self.strength(x), *([self.steps.project(x)] if self.is_gated else [])
+
+    def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        qkv, strength, *step = inputs
+        qkv = silu(short_convolution(qkv, self.taps))
+        q, k, v = (split_heads(part, self.shape.heads) for part in qkv.chunk(3, dim=-1))
+        q, k = normalize(q, dim=-1), normalize(k, dim=-1)
+        b = (self.most_strength * strength.sigmoid() * real).transpose(1, 2)  # [B, H, L]
+        log_decay = self.steps(step[0], real)[1].squeeze(-1) if step else torch.zeros_like(b)
+        return self.scan(delta_rule, q * self.shape.head_dim**-0.5, k, v, b, log_decay)

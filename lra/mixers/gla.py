@@ -1,0 +1,59 @@
+"""Gated linear attention (GLA).
+
+S_i = diag(a_i) S_{i-1} + k_i v_i^T, y_i = S_i^T q_i / sqrt(Dh) (eq. 3), a_i = sigmoid(x_i W_1 W_2 + b)^(1 / tau) for
+every channel of the keys; swish(x W_g) * norm(y) is the input of the output projection. O(L D (C + Dh)) time, C the
+chunk. There is no dropout of weights.
+"""
+
+from collections.abc import Sequence
+
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from lra.mixers import Card, Shape, split_heads
+from lra.mixers._backend import Backend, Scan
+from lra.mixers._recurrent import NORM, Recurrent
+from lra.ops.decayed_product import decayed_product
+from lra.ops.device import at_least_float32
+
+
+class GatedLinear(Recurrent):
+    """Gated linear attention.
+
+    Args:
+        rank: of the projection of the decays.
+        tau: the decays are tau-th roots.
+    """
+
+    card = Card(
+        paper="Yang et al. 2024, Gated Linear Attention Transformers with Hardware-Efficient Training",
+        formula="swish(X Wg) ⊙ norm(y), yᵢ = Sᵢᵀ qᵢ / √width, Sᵢ = diag(aᵢ) Sᵢ₋₁ + kᵢ vᵢᵀ, a = σ(X W₁ W₂ + b)^(1/τ)",
+        time="L D (C + Dh), chunks of C",
+        linear=True,
+        oracle="the recurrence in float64; flash-linear-attention's naive form",
+        deviations=(
+            "values are as wide as queries and keys, not twice as wide",
+            "weights begin as PyTorch draws them; in the authors' code those of q, k and the decay are Xavier-uniform "
+            "with a gain of 2^-2.5, and the others N(0, 0.02²)",
+            "the norm divides by the root mean square, without subtracting a mean as the paper's does",
+            NORM,
+        ),
+    )
+    one_graph = False
+
+    def __init__(
+        self, shape: Shape, *, rank: PositiveInt, tau: PositiveFloat, norm_eps: PositiveFloat, backend: Backend | None
+    ) -> None:
+        super().__init__(shape, norm_eps=norm_eps)
+        self.tau = tau
+        self.scan = Scan("gla", backend)
+        self.decay = nn.Sequential(nn.Linear(shape.dim, rank, bias=False), nn.Linear(rank, shape.qkv_dim))
+
+    def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
+        decay = logsigmoid(at_least_float32(self.decay(x))) / self.tau
+        query = at_least_float32(self.query(x)) * self.shape.head_dim**-0.5
+        return query, self.key(x), self.value(x), decay
+
+    def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        return self.scan(decayed_product, *(split_heads(part, self.shape.heads) for part in inputs))

@@ -1,0 +1,124 @@
+"""Hyena of order 2: two gates around a long convolution.
+
+X0, X1, V = short(X W_in), a convolution of a few taps in each channel, and y = (X0 * (h * Z + d Z)) W with Z = X1 * V
+(Definition 3.1). The long filter at lag t is h_t = exp(-r t) F(t), F a network with sine activations of t and of sines
+and cosines of t (section 3.3). The rates r differ between channels. Without causality a second output of F is the
+filter of later positions, and the short convolutions are centred.
+
+Time O(L D log L) by FFT, and O(L D log(L)^2) in the causal form, which is exactly causal.
+"""
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from lra.core.errors import UserError
+from lra.mixers import Card, Mixer, Shape, without_padding
+from lra.ops.convolution import causal_convolution, convolve_both, short_convolution
+from lra.ops.device import at_least_float32, full_precision
+from lra.ops.dropout import Dropout
+
+TWO_SIDED = "the paper is causal; here a second filter reads later positions, and the short convolutions are centred"
+LEAST = 1e-2  # decay at the share `fast` or `slow` of the longest input
+
+
+class Hyena(Mixer):
+    """Long convolution with an implicit filter.
+
+    Args:
+        taps: of the short convolutions, odd.
+        bands: frequencies of a position, each with sine and cosine.
+        width: of the filter network.
+        frequency: initial frequency of its sines.
+        fast: share of the longest input after which the fastest channel has decayed to a hundredth.
+        slow: the same of the slowest channel.
+    """
+
+    card = Card(
+        paper="Poli et al. 2023, Hyena Hierarchy",
+        formula="(X₀ ⊙ (h ∗ Z + d Z)) W, Z = X₁ ⊙ V; X₀, X₁, V = conv(X Wᵢ), hₜ = exp(−r t) F(t), F with sines",
+        time="L D log L; causal: L D log² L",
+        linear=True,
+        oracle="sums over pairs in float64, the filter lag by lag; the authors' standalone_hyena.py",
+        deviations=(
+            "V has no long filter of its own, as in the authors' code: the first of the two is the short convolution",
+            "the sines and cosines of positions are fixed",
+            "dropout falls on what goes to the output projection; in the authors' code on Z",
+            "projections begin as PyTorch draws them; in the authors' language models as N(0, 0.02²), those of the "
+            "output divided by the root of twice the number of layers",
+        ),
+    )
+    can_be_causal = True
+    one_graph = False
+    projects_out = True
+    parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {"filters": ("hidden", "frequency", "filters")}
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        taps: PositiveInt,
+        bands: PositiveInt,
+        width: PositiveInt,
+        frequency: PositiveFloat,
+        fast: PositiveFloat,
+        slow: PositiveFloat,
+    ) -> None:
+        super().__init__(shape)
+        if taps % 2 == 0:
+            raise UserError(f"attention.taps={taps}: expected an odd number, as many positions on either side")
+        if fast > slow:
+            raise UserError(f"attention.fast={fast}: expected at most attention.slow={slow}")
+        self.bands, self.fast, self.slow = bands, fast, slow
+        self.directions = 1 if self.causal else 2
+        if not self.causal:
+            self.card = replace(self.card, deviations=(*self.card.deviations, TWO_SIDED))
+        dim = shape.dim
+        self.inner = nn.Linear(dim, 3 * dim, bias=shape.bias)
+        self.taps = nn.Parameter((2 * torch.rand(3 * dim, taps) - 1) * taps**-0.5)
+        self.taps_bias = nn.Parameter((2 * torch.rand(3 * dim) - 1) * taps**-0.5)
+        sizes = (2 * bands + 1, width, width)
+        self.hidden = nn.ModuleList(nn.Linear(size, width) for size in sizes)
+        self.frequency = nn.Parameter(torch.full((width,), float(frequency)))  # shared by the layers
+        self.filters = nn.Linear(width, self.directions * dim, bias=False)
+        self.skip = nn.Parameter(torch.randn(dim))
+        self.dropout = Dropout(shape.dropout, shape.dropout_over)
+        self.out = nn.Linear(dim, dim, bias=shape.bias) if shape.out_proj else nn.Identity()
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        x = without_padding(self.inner(without_padding(x, key_mask)), key_mask)
+        with full_precision(x.device):
+            x = at_least_float32(x)
+            later = 0 if self.causal else self.taps.shape[1] // 2
+            gate, key, value = (short_convolution(x, self.taps, later) + self.taps_bias).chunk(3, dim=-1)
+            z = without_padding(key * value, key_mask)
+            y = gate * (self.convolve(z) + self.skip * z)
+        return self.out(self.dropout(y))
+
+    def convolve(self, z: Tensor) -> Tensor:
+        """h * z [B, L, D]; lag 0 belongs to the filter of earlier positions."""
+        kernels = self.kernels(z.shape[1])
+        if self.causal:
+            return causal_convolution(z, kernels[0])
+        earlier, later = kernels
+        return convolve_both(z, earlier, later[:, 1:])
+
+    def kernels(self, length: int) -> Tensor:
+        """h at the lags below `length` [directions, D, length]; values do not depend on `length`."""
+        skip, longest = self.skip, self.shape.max_positions
+        lag = torch.arange(length, dtype=skip.dtype, device=skip.device)
+        time = lag / max(1, longest - 1)
+        band = torch.linspace(1e-4, self.bands - 1, self.bands, dtype=skip.dtype, device=skip.device)
+        angle = 2 * math.pi / longest * lag.unsqueeze(-1) * band
+        x = torch.cat([time.unsqueeze(-1), angle.cos(), angle.sin()], dim=-1)
+        for layer in self.hidden:
+            x = (self.frequency * layer(x)).sin()
+        rates = -math.log(LEAST) * torch.linspace(
+            1 / self.slow, 1 / self.fast, len(skip), dtype=skip.dtype, device=skip.device
+        )
+        h = self.filters(x).T.unflatten(0, (self.directions, -1))
+        return h * (-rates.unsqueeze(-1) * time).exp()

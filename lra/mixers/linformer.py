@@ -1,0 +1,46 @@
+"""Linformer: softmax(Q (E^T K)^T scale) E^T V, with a learned E [Lmax, k] over positions (eq. 7).
+
+Keys, values and all heads share E (section 4). O(L k D) time, O(L k H) memory. A text of L < Lmax positions uses the
+first L rows of E.
+"""
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from lra.mixers import Attention, Card, Shape, without_padding
+from lra.mixers._softmax import Scale, card_of, scale_of, weigh
+
+
+class Linformer(Attention):
+    """Attention over projected positions.
+
+    Args:
+        rank: k, the number of projected positions.
+    """
+
+    card = Card(
+        paper="Wang et al. 2020, Linformer",
+        formula="softmax(Q (Eᵀ K)ᵀ / {root}) Eᵀ V, {rank} columns",
+        time="L k D",
+        linear=True,
+        oracle="linformer 0.2.3; softmax where E = I",
+        deviations=("padding is left out where the model masks it, which Google's code does not do",),
+    )
+    reads_few = True
+
+    def __init__(self, shape: Shape, *, rank: PositiveInt, scale: Scale) -> None:
+        super().__init__(shape)
+        spread = shape.max_positions**-0.5  # a sum over all positions then keeps the variance of a key
+        self.project_keys = nn.Parameter(torch.randn(1, shape.max_positions, rank) * spread)
+        self.scale = scale_of(shape, scale)
+        self.card = card_of(self, scale, rank=rank)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        k, v = (self._projected(x, key_mask) for x in (k, v))
+        return weigh(q, k, v, None, self.scale, self.dropout)
+
+    def _projected(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        """[B, H, L, Dh] -> [B, H, k, Dh]."""
+        x = without_padding(x, key_mask)  # after their projections: a bias must not leak from padding
+        return torch.einsum("hlk,bhld->bhkd", self.project_keys[:, : x.shape[2]], x)

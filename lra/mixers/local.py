@@ -1,0 +1,52 @@
+"""Local attention: softmax over the keys near the query, O(L w D) time.
+
+Long Range Arena describes blocks of 50 that do not overlap.
+"""
+
+from typing import Literal
+
+from pydantic import PositiveInt
+from torch import Tensor
+
+from lra.mixers import Card, Shape
+from lra.mixers._softmax import Scale
+from lra.mixers._sparse import WIDEST, Blocks, KeyPart, PatternAttention, band
+
+
+class Local(PatternAttention):
+    """Sliding-window or block attention.
+
+    Args:
+        kind: keys at most `window` positions away (`sliding`), or of the own block of `window` positions (`block`). The
+            causal form leaves out later keys; `block` has none, since its first positions would see nothing before
+            them.
+        window: w.
+    """
+
+    card = Card(
+        paper="Tay et al. 2021, Long Range Arena",
+        formula="softmax(qᵢ Kₛᵀ / {root}) Vₛ, S = {{j: {keys}}}",
+        time="L w D",
+        linear=True,
+        oracle="dense mask; local-attention",
+        deviations=("a block holds neighbours; Long Range Arena's code, by its reshape, every (L / 50)th position",),
+    )
+
+    def __init__(self, shape: Shape, *, kind: Literal["sliding", "block"], window: PositiveInt, scale: Scale) -> None:
+        near = f"|i − j| ≤ {window}" if kind == "sliding" else f"⌊j/{window}⌋ = ⌊i/{window}⌋"
+        super().__init__(shape, scale=scale, keys=near)
+        self.sliding = kind == "sliding"
+        self.window = min(window, shape.max_positions)
+        self.can_be_causal = self.sliding
+
+    def width(self, length: int) -> int:
+        return min(self.window, length, *([WIDEST] if self.sliding else []))
+
+    def parts(self, places: Tensor) -> list[KeyPart]:
+        if self.sliding:
+            table = band(places, self.window, self.causal)
+            return [Blocks(table=table, rule=self.reads)]
+        return [Blocks(table=band(places, 0, self.causal))]
+
+    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+        return (i - j).abs() <= self.window if self.sliding else i // self.window == j // self.window

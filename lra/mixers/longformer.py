@@ -1,0 +1,59 @@
+"""Longformer: a sliding window, and global positions that read all positions and are read by all.
+
+Global positions have no projections of their own: Long Range Arena does not allow their parameters. O(L (w + g) D)
+time for a window of w and g global positions, the first ones: the CLS if there is one.
+"""
+
+from typing import Annotated
+
+from pydantic import Field, NonNegativeInt
+from torch import Tensor
+
+from lra.mixers import Card, Shape
+from lra.mixers._softmax import Scale
+from lra.mixers._sparse import WIDEST, Blocks, KeyPart, PatternAttention, band
+
+
+class Longformer(PatternAttention):
+    """Sliding-window attention with global positions.
+
+    The causal form leaves out later keys, also those of a global query.
+
+    Args:
+        window: w in all, so |i - j| <= w / 2.
+        global_positions: g.
+    """
+
+    card = Card(
+        paper="Beltagy et al. 2020, Longformer",
+        formula="softmax(qᵢ Kₛᵀ / {root}) Vₛ, S = {{j: {keys}}}",
+        time="L (w + g) D",
+        linear=True,
+        oracle="dense mask; transformers",
+        deviations=("queries, keys and values of global positions have no projections of their own",),
+    )
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        window: Annotated[int, Field(ge=2, multiple_of=2)],
+        global_positions: NonNegativeInt,
+        scale: Scale,
+    ) -> None:
+        everywhere = f" or min(i, j) < {global_positions}" if global_positions else ""
+        super().__init__(shape, scale=scale, keys=f"|i − j| ≤ {window // 2}{everywhere}")
+        self.reach = min(window // 2, shape.max_positions)
+        self.global_positions = global_positions
+
+    def width(self, length: int) -> int:
+        return min(self.reach, length, WIDEST)
+
+    def parts(self, places: Tensor) -> list[KeyPart]:
+        return [Blocks(table=band(places, self.reach, self.causal), rule=self.reads)]
+
+    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+        return (i - j).abs() <= self.reach
+
+    def global_places(self, places: Tensor) -> Tensor:
+        return places[: self.global_positions]

@@ -1,0 +1,83 @@
+"""Luna: pack P' = Attn(P, X, X), unpack X' = Attn(X, P', P').
+
+The memory P [M, H Dh] is learned in the first layer. Each layer passes P + P' to the next, which applies its layer
+norm: the paper's P <- LN(P + P'), where the norm of the first layer is that of the embedded P in the authors' code. P'
+has no output projection, and each attention has one projection for keys and values, as in the paper. O(L M D) time,
+O(L M H) memory.
+"""
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from lra.mixers import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
+from lra.mixers._softmax import Scale, card_of, scale_of, weigh
+from lra.ops.dropout import Dropout
+
+
+class Luna(Mixer):
+    """Nested attention through a memory.
+
+    Args:
+        memory: M.
+    """
+
+    card = Card(
+        paper="Ma et al. 2021, Luna",
+        formula="P′ = softmax(P Kᵀ / {root}) V, Y = softmax(Q K′ᵀ / {root}) V′ with K′, V′ of P′, {memory} rows",
+        time="L M D",
+        linear=True,
+        oracle="explicit loops",
+        deviations=(
+            "no dropout on P′ before it is added to P",
+            "P keeps its rows where a text is shorter",
+            "no embedding scale and no positions on P",
+        ),
+    )
+    commutes = True
+    projects_out = True
+    reads_few = True
+
+    def __init__(self, shape: Shape, *, memory: PositiveInt, scale: Scale) -> None:
+        super().__init__(shape)
+        self.scale = scale_of(shape, scale)
+        self.card = card_of(self, scale, memory=memory)
+        if shape.layer == 0:
+            self.memory = nn.Parameter(torch.randn(memory, shape.qkv_dim) * shape.qkv_dim**-0.5)
+        self.norm = nn.LayerNorm(shape.qkv_dim)
+        self.pack_query = self._project_memory()
+        self.pack_key = project_in(shape)
+        self.query = project_in(shape)
+        self.key = self._project_memory()
+        self.out = project_out(shape)
+        self.pack_dropout = Dropout(shape.dropout)
+        self.dropout = Dropout(shape.dropout)
+        self._from_earlier: list[Tensor] = []  # one memory [B, M, H Dh] of the pass, or none
+        self._to_later: list[Tensor] | None = None
+
+    def follow(self, earlier: "Luna") -> None:
+        self._from_earlier = earlier._to_later = []
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
+        if self.shape.layer == 0:
+            memory = self.memory.expand(len(x), -1, -1)
+        elif self._from_earlier:
+            memory = self._from_earlier.pop()  # a kept one would keep the graph of its pass alive
+        else:
+            raise RuntimeError(f"Luna: layer {self.shape.layer} has no memory of the layer before: call follow once")
+        memory = self.norm(memory)
+        mask = None if key_mask is None else key_mask[:, None, None, :]
+        packed = self._attend(self.pack_query(memory), self.pack_key(x), mask, self.pack_dropout)
+        # The memory has no padding, so unpacking needs no mask.
+        unpacked = self._attend(self.query(x[:, :reads]), self.key(packed), None, self.dropout)
+        if self._to_later is not None:
+            self._to_later[:] = [memory + packed]
+        return self.out(unpacked)
+
+    def _attend(self, q: Tensor, k: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
+        """Attend q [B, n, H Dh] to k [B, m, H Dh], which are the values, too -> [B, n, H Dh]."""
+        q, k = (split_heads(part, self.shape.heads) for part in (q, k))
+        return merge_heads(weigh(q, k, k, mask, self.scale, dropout))
+
+    def _project_memory(self) -> nn.Linear:
+        return nn.Linear(self.shape.qkv_dim, self.shape.qkv_dim, bias=self.shape.bias)

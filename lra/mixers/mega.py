@@ -1,0 +1,111 @@
+"""Mega: one head of attention whose queries, keys and gates read an exponential moving average of the input.
+
+X' = EMA(X): per channel, h_i = a b x_i + (1 - a d) h_{i-1} over n dampened averages, x'_i = g . h_i (eq. 5, 6), forward
+and, without causality, backward. Z = swish(X' W), Q = c_q Z + b_q, K = c_k Z + b_k, V = swish(X W_v),
+O = softmax(Q K^T / sqrt(z) + bias(i - j)) V, H = swish(X' W_h + (swish(X' W_r) * O) U), and the layer adds
+sigmoid(X' W_u) * (H - X) to X (eq. 9-15). O(L^2 D) time, in chunks of c positions O(L c D), and O(L D (n + log L)) for
+the averages.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import pad, silu
+
+from lra.mixers import Card, Mixer, Shape, without_padding
+from lra.ops.convolution import convolve_both, convolve_modes, mode_kernel
+from lra.ops.device import at_least_float32, full_precision
+from lra.ops.dropout import Dropout
+
+
+class Mega(Mixer):
+    """Gated attention with a moving average.
+
+    Args:
+        averages: n per channel and direction.
+        width: z, of queries and keys.
+        chunk: positions that attend to each other, or None for all; the average reaches beyond.
+    """
+
+    card = Card(
+        paper="Ma et al. 2023, Mega",
+        formula="σ(X′ Wᵤ) ⊙ (H − X), H = swish(X′ Wₕ + (swish(X′ Wᵣ) ⊙ softmax(Q Kᵀ / √z + b) V) U), X′ = EMA(X)",
+        time="L² D + L D (n + log L)",
+        linear=False,
+        oracle="the averages by a loop and explicit weights; mega-pytorch 0.1.0",
+        deviations=(
+            "no ωX and no swish on X′, which the authors' code has and the paper has not",
+            "values are as wide as the model, not twice as wide",
+            "with pre-norm, H − X reads the normed input",
+            "softmax on every task; the paper has a Laplace function on images",
+            "β begins as N(0, 0.2²), the gains of q and k as 1 + N(0, 0.02²), and projections as PyTorch draws them; "
+            "in the authors' code β as ±1 + N(0, 0.02²), the sign alternating, gains and projections as N(0, "
+            "0.02²), and biases as zeros",
+        ),
+    )
+    can_be_causal = True
+    one_graph = False
+
+    def __init__(self, shape: Shape, *, averages: PositiveInt, width: PositiveInt, chunk: PositiveInt | None) -> None:
+        super().__init__(shape)
+        self.averages, self.width, self.chunk = averages, width, chunk
+        self.directions = 1 if self.causal else 2
+        if chunk is not None:
+            formula = self.card.formula.replace(" + b) V", f" + b) V in chunks of {chunk}")
+            self.card = replace(self.card, formula=formula, time="L c D + L D (n + log L), chunks of c", linear=True)
+        dim, bias, each = shape.dim, shape.bias, (self.directions, shape.dim, averages)
+        self.keep, self.damp = nn.Parameter(0.2 * torch.randn(each)), nn.Parameter(0.2 * torch.randn(each))
+        self.expand, self.reduce = nn.Parameter(0.2 * torch.randn(each)), nn.Parameter(torch.randn(each))
+        self.shared = nn.Linear(dim, width, bias=bias)
+        self.scales = nn.Parameter(1 + 0.02 * torch.randn(2, width))  # c_q and c_k
+        self.shifts = nn.Parameter(torch.zeros(2, width))
+        self.value, self.reset, self.update, self.by_average = (nn.Linear(dim, dim, bias=bias) for _ in range(4))
+        self.by_attention = nn.Linear(dim, dim, bias=False)
+        self.bias = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))  # of the distances 1 - reach ... reach - 1
+        self.dropout = Dropout(shape.dropout)
+
+    @property
+    def reach(self) -> int:
+        """Number of positions that attend to each other."""
+        return self.shape.max_positions if self.chunk is None else self.chunk
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        x = without_padding(x, key_mask)
+        with full_precision(x.device):
+            average = self.average(at_least_float32(x))
+        z = silu(self.shared(average))
+        q, k = (scale * z + shift for scale, shift in zip(self.scales, self.shifts, strict=True))
+        attended = self.attend(q, k, silu(self.value(x)), key_mask)
+        hidden = silu(self.by_average(average) + self.by_attention(silu(self.reset(average)) * attended))
+        return self.update(average).sigmoid() * (hidden - x)
+
+    def average(self, x: Tensor) -> Tensor:
+        """X' of x [B, L, D]."""
+        a = self.keep.sigmoid()
+        taken = (a * self.damp.sigmoid()).clamp(max=1 - torch.finfo(a.dtype).eps / 2)  # where both round to 1: below it
+        rate = torch.log1p(-taken)
+        rate, c = torch.complex(rate, torch.zeros_like(rate)), a * self.expand * self.reduce * self.averages**-0.5 / 2
+        c = torch.complex(c, torch.zeros_like(c))  # a half, since modes stand for pairs
+        if self.causal:
+            return convolve_modes(x, rate[0], c[0])
+        step = math.isqrt(self.shape.max_positions - 1) + 1
+        forward, backward = (mode_kernel(rate[way], c[way : way + 1], x.shape[1] + 1, step)[0] for way in (0, 1))
+        return convolve_both(x, forward[:, :-1], backward[:, 1:]) + backward[:, 0] * x  # both directions read a token
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        """softmax(q k^T / sqrt(z) + bias) v with dropout on the weights; q, k [B, L, z], v [B, L, D]."""
+        length, size = q.shape[1], q.shape[1] if self.chunk is None else self.chunk
+        real = torch.ones_like(q[..., 0], dtype=torch.bool) if key_mask is None else key_mask
+        q, k, v, real = (
+            pad(part, (0, 0, 0, -length % size)).unflatten(1, (-1, size)).unsqueeze(1)
+            for part in (q, k, v, real.unsqueeze(-1))
+        )  # [B, 1, chunks, size, .]
+        place = torch.arange(size, device=q.device)
+        distance = place.unsqueeze(-1) - place
+        scores = q @ k.mT * self.width**-0.5 + self.bias[distance + self.reach - 1]
+        seen = real.mT & (distance >= 0) if self.causal else real.mT
+        weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(dim=-1)
+        return (self.dropout(weights) @ v).flatten(1, 3)[:, :length]

@@ -1,0 +1,42 @@
+"""Token mixing of MLP-Mixer: W2 gelu(W1 X), W1 [hidden, Lmax], W2 [Lmax, hidden] (eq. 1).
+
+One network for all channels; its layer norm and skip are the block's. A text of L < Lmax positions uses the first L
+columns of W1 and rows of W2; padded positions count as zero. O(L D hidden) time.
+"""
+
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from lra.mixers import Card, Mixer, Shape, without_padding
+from lra.ops.dropout import Dropout
+
+
+class TokenMixing(Mixer):
+    """MLP over positions.
+
+    Args:
+        hidden: width of the network.
+    """
+
+    card = Card(
+        paper="Tolstikhin et al. 2021, MLP-Mixer",
+        formula="W₂ gelu(W₁ X), over positions",
+        time="L D hidden",
+        linear=True,
+        oracle="explicit loops; mlp-mixer-pytorch 0.3.1",
+    )
+
+    def __init__(self, shape: Shape, *, hidden: PositiveInt) -> None:
+        super().__init__(shape)
+        self.hidden = nn.Linear(shape.max_positions, hidden, bias=shape.bias)
+        self.dropout = Dropout(shape.dropout)
+        self.out = nn.Linear(hidden, shape.max_positions, bias=shape.bias)
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        length = x.shape[1]
+        h = self.hidden.weight[:, :length] @ without_padding(x, key_mask)  # [B, hidden, D]
+        if self.hidden.bias is not None:
+            h = h + self.hidden.bias[:, None]
+        y = self.out.weight[:length] @ self.dropout(gelu(h))
+        return y if self.out.bias is None else y + self.out.bias[:length, None]

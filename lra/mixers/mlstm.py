@@ -1,0 +1,88 @@
+"""mLSTM: a memory matrix with an exponential input gate and a forget gate per head.
+
+C_i = f_i C_{i-1} + g_i k_i v_i^T / sqrt(Dh), n_i = f_i n_{i-1} + g_i k_i / sqrt(Dh) (eq. 19-27), g = exp(x w_g + b) and
+f = sigmoid(x w_f + c); h_i = C_i^T q_i / max(|n_i . q_i|, 1), and sigmoid(x W_o) * norm(h) is the input of the output
+projection. O(L D (C + Dh)) time, C the chunk.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid, pad
+
+from lra.mixers import Card, Shape, merge_heads, split_heads
+from lra.mixers._recurrent import NORM, Recurrent
+from lra.ops.device import cumulative_sum
+from lra.ops.gated_memory import gated_memory
+from lra.ops.scan import CHUNK
+
+
+class Mlstm(Recurrent):
+    """Matrix LSTM.
+
+    Args:
+        forget_min: biases of the heads' forget gates start evenly between forget_min and forget_max; those of the input
+            gates are drawn with standard deviation 0.1.
+    """
+
+    card = Card(
+        paper="Beck et al. 2024, xLSTM",
+        formula="σ(X Wo) ⊙ norm(h), hᵢ = Cᵢᵀ qᵢ / max(|nᵢᵀ qᵢ|, 1), Cᵢ = fᵢ Cᵢ₋₁ + gᵢ kᵢ vᵢᵀ / √width",
+        time="L D (C + Dh), chunks of C",
+        linear=True,
+        oracle="the recurrence in float64; transformers' mLSTM in chunks",
+        deviations=(
+            "no up-projection, convolution and skip of the xLSTM block",
+            "the norm divides by the root mean square, without subtracting a mean",
+            "the gates read the input, as in the paper; in the authors' code they read q, k and v",
+            NORM,
+            "weights begin as PyTorch draws them; in the authors' code those of the gates as zeros, those of q, k, v "
+            "and o as N(0, 2 / (5 D)), those of the output as N(0, 4 / (layers² D))",
+        ),
+    )
+
+    def __init__(self, shape: Shape, *, forget_min: float, forget_max: float, norm_eps: PositiveFloat) -> None:
+        super().__init__(shape, norm_eps=norm_eps)
+        self.gates = nn.Linear(shape.dim, 2 * shape.heads, bias=False)
+        self.input_bias = nn.Parameter(0.1 * torch.randn(shape.heads))
+        self.forget_bias = nn.Parameter(torch.linspace(forget_min, forget_max, shape.heads))
+
+    def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.query(x), self.key(x), self.value(x), self.gates(x)
+
+    def passes(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        return self.recurrence(inputs, real)
+
+    def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        """Causal outputs, or the sum of both directions, which share queries, keys and values but not the divisors."""
+        q, k, v = (split_heads(part, self.shape.heads) for part in inputs[:3])
+        log_in, forget = inputs[3].chunk(2, dim=-1)
+        log_in = (log_in + self.input_bias).masked_fill(real == 0, -torch.inf).transpose(1, 2)  # [B, H, L]
+        log_keep = (logsigmoid(forget + self.forget_bias) * real).transpose(1, 2)
+        ways = [self.numbers(log_in, log_keep)]
+        if not self.causal:
+            ways.append([x.flip(-1) for x in self.numbers(log_in.flip(-1), log_keep.flip(-1))])
+        log_in, log_keep, log_least = (torch.stack(parts, dim=-1) for parts in zip(*ways, strict=True))
+        return gated_memory(q, k, v, log_in, log_keep, log_least, min(CHUNK, q.shape[-2]))
+
+    def numbers(self, log_in: Tensor, log_keep: Tensor) -> list[Tensor]:
+        """Logarithms [B, H, L] of the key's factor, the decay and the least divisor, for states divided by exp(m)."""
+        top = largest(log_in.detach(), log_keep.detach())
+        log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)
+        return [log_in - top - math.log(self.shape.head_dim) / 2, log_decay, -top]
+
+    def gated(self, y: Tensor, gate: Tensor) -> Tensor:
+        return gate.sigmoid() * merge_heads(self.normed(y))
+
+
+def largest(log_in: Tensor, log_keep: Tensor) -> Tensor:
+    """m_i = max(m_{i-1} + log_keep_i, log_in_i, 0), m_0 = 0, the logarithm of a state's divisor.
+
+    It cancels in h, and with it no exponential exceeds 1. Both inputs are [..., L]; sums over positions are in float64.
+    """
+    kept = cumulative_sum(log_keep.double(), -1)
+    top = kept + (log_in.double() - kept).cummax(dim=-1).values
+    return top.clamp(min=0).to(log_in.dtype)

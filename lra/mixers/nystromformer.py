@@ -1,0 +1,105 @@
+"""Nyströmformer: softmax(Q K~^T) pinv(softmax(Q~ K~^T)) softmax(Q~ K^T) V + conv(V) (eq. 13-15).
+
+Landmarks Q~, K~ are means of m segments of a text's real tokens; each score is multiplied by `scale`. The
+pseudo-inverse is iterated; the convolution is depthwise over positions, one kernel per head. No dropout, as in the
+authors' code. O(L m D + m^3 H) time, O(L (m + D)) memory.
+"""
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from lra.core.errors import UserError
+from lra.mixers import Attention, Card, Shape, merge_heads, split_heads, without_padding
+from lra.mixers._softmax import Scale, card_of, scale_of
+from lra.ops.device import at_least_float32, full_precision
+
+
+class Nystromformer(Attention):
+    """Attention by landmarks.
+
+    In a text of at most m tokens each token is a landmark, which is softmax attention up to the iteration.
+
+    Args:
+        landmarks: m.
+        iterations: of the pseudo-inverse.
+        conv_kernel: positions, or None for no convolution.
+    """
+
+    card = Card(
+        paper="Xiong et al. 2021, Nyströmformer",
+        formula="softmax(Q K̃ᵀ / {root}) softmax(Q̃ K̃ᵀ / {root})⁺ softmax(Q̃ Kᵀ / {root}) V{conv}, {landmarks} landmarks",
+        time="L m D + m³ H",
+        linear=True,
+        oracle="nystrom-attention 0.0.14; transformers' NystromformerSelfAttention; softmax where m ≥ L",
+        deviations=("the pseudo-inverse of a matrix starts from its own norms, not from the batch's largest",),
+    )
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        landmarks: PositiveInt,
+        iterations: PositiveInt,
+        conv_kernel: PositiveInt | None,
+        scale: Scale,
+    ) -> None:
+        super().__init__(shape)
+        if conv_kernel is not None and conv_kernel % 2 == 0:
+            raise UserError(f"attention.conv_kernel={conv_kernel}: expected an odd number or null")
+        self.landmarks = landmarks
+        self.iterations = iterations
+        self.conv_kernel = conv_kernel
+        self.full_pattern = landmarks >= shape.max_positions
+        self.scale = scale_of(shape, scale)
+        self.card = card_of(self, scale, landmarks=landmarks, conv="" if conv_kernel is None else " + conv(V)")
+        if conv_kernel is not None:
+            size, border = (conv_kernel, 1), (conv_kernel // 2, 0)
+            self.conv = nn.Conv2d(shape.heads, shape.heads, size, padding=border, groups=shape.heads, bias=False)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        with full_precision(q.device):
+            q, k, v = map(at_least_float32, (q, k, v))
+            v = without_padding(v, key_mask)  # the convolution does not mask
+            y = self._approximate(q, k, v, key_mask)
+            return y if self.conv_kernel is None else y + self.conv(v)
+
+    def _approximate(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        means = self._segment_means(q, key_mask)
+        landmark_q, landmark_k = (split_heads(means @ merge_heads(x), self.shape.heads) for x in (q, k))
+        used = (means != 0).any(dim=-1)  # [B, m]
+        columns = used[:, None, None, :]
+        keys = None if key_mask is None else key_mask[:, None, None, :]
+        scores = (landmark_q * self.scale) @ landmark_k.transpose(-2, -1)
+        weights = scores.masked_fill(~columns, torch.finfo(scores.dtype).min).softmax(dim=-1)
+        inverse = pseudo_inverse(weights * used[:, None, :, None], self.iterations)
+        gathered = scaled_dot_product_attention(landmark_q, k, v, attn_mask=keys, scale=self.scale)
+        return scaled_dot_product_attention(q, landmark_k, inverse @ gathered, attn_mask=columns, scale=self.scale)
+
+    def _segment_means(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
+        """Rows of 1/size over the tokens of each segment [B, m, L], or [1, m, L] if all tokens are real.
+
+        Of n real tokens the r-th is in segment floor(r m / n), and for n < m in its own.
+        """
+        length = q.shape[2]
+        count = min(self.landmarks, length)
+        real = torch.ones(1, length, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
+        total = real.sum(dim=1, keepdim=True).clamp(min=1)
+        segment = (real.cumsum(dim=1) - 1) * total.clamp(max=count) // total
+        member = (segment[:, None, :] == torch.arange(count, device=q.device)[:, None]) & real[:, None, :]
+        return member.to(q.dtype) / member.sum(dim=-1, keepdim=True).clamp(min=1)
+
+
+def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
+    """Moore-Penrose inverse of matrices whose rows sum to 1 or are zero, by the paper's third-order iteration.
+
+    Each matrix starts from its own norms; the authors' code takes their maximum over the batch.
+    """
+    largest_column_sum = matrix.sum(dim=-2).amax(dim=-1).clamp(min=1)  # below 1 only where all rows are zero
+    inverse = matrix.transpose(-2, -1) / largest_column_sum[..., None, None]
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    for _ in range(iterations):
+        product = matrix @ inverse
+        inverse = inverse @ (13 * identity - product @ (15 * identity - product @ (7 * identity - product))) / 4
+    return inverse

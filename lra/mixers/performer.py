@@ -1,0 +1,100 @@
+"""Performer: attention through M positive features.
+
+FAVOR+ (`favor`): with x' = x sqrt(scale) and w_1 ... w_M from N(0, I), phi(x) = exp(w x' - |x'|^2 / 2) / sqrt(M), and
+the mean of phi(q) . phi(k) over the draws is exp(q . k scale): an unbiased softmax attention. The rows w are orthogonal
+within blocks of Dh. Factors common to all weights of a query cancel and are left out. The released code adds 1e-4 to
+1e-6 to every feature, which flattens the attention where norms are large; the maxima here need no addition.
+
+ReLU (`relu`): phi(x) = relu(x) + eps, the generalised attention without random projection that Google's Long Range
+Arena code runs on text classification and matching. Its gradient is as sensitive to rounding as cosFormer's.
+
+O(L D M) time. There is no dropout of weights.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor
+from torch.nn.functional import pad, relu
+
+from lra.mixers import Card, Shape
+from lra.mixers._kernel import EVAL_DRAW, KernelAttention, exponentials
+from lra.mixers._softmax import Scale, card_of, scale_of
+from lra.ops.device import to_device
+from lra.ops.packing import Packed
+
+
+class Performer(KernelAttention):
+    """Attention with M = `features` FAVOR+ or ReLU features."""
+
+    card = Card(
+        paper="Choromanski et al. 2021, Rethinking Attention with Performers",
+        formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp(W x' − ½|x'|²), x' = x / √{root}",
+        time="L D M, M features",
+        linear=True,
+        oracle="performer-pytorch; softmax attention over many draws",
+        deviations=("no dropout of weights",),
+    )
+    commutes = True
+    packs = True
+
+    projection: Tensor  # [M, Dh]
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        kernel: Literal["favor", "relu"],
+        features: PositiveInt,
+        redraw_every: PositiveInt,
+        scale: Scale,
+        relu_eps: PositiveFloat,
+    ) -> None:
+        super().__init__(shape, eps=1e-30)  # for rows without a real key; FAVOR+ has sums of at least 1 unless causal
+        self.kernel = kernel
+        self.relu_eps = relu_eps
+        self.scale = scale_of(shape, scale)
+        self.noise_shape = (-(-features // shape.head_dim), shape.head_dim, shape.head_dim)
+        if kernel == "favor":
+            self.redraw_every = redraw_every
+            self.card = card_of(self, scale, "nothing is added to the features (released: 1e-4 to 1e-6)", EVAL_DRAW)
+            self.register_buffer("projection", projection(torch.randn(self.noise_shape), features))
+        else:
+            formula = f"φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = relu(x) + {relu_eps:g}"
+            self.card = replace(self.card, formula=formula, time="L D Dh", oracle="the explicit L x L weights")
+
+    def draw(self, rng: np.random.Generator) -> None:
+        noise = torch.from_numpy(rng.standard_normal(self.noise_shape))
+        rows = projection(noise, len(self.projection))
+        self.projection.copy_(to_device(rows, self.projection.device))
+
+    def features(
+        self, q: Tensor, k: Tensor, key_mask: Tensor | None, packed: Packed | None = None
+    ) -> tuple[Tensor, ...]:
+        if self.kernel == "relu":
+            return relu(q) + self.relu_eps, relu(k) + self.relu_eps
+        w, root = self.projection.to(q.dtype), self.scale**0.5
+        log_q, log_k = q @ (w.T * root), log_features(k * root, w, key_mask)  # |q'|^2 cancels
+        return exponentials(log_q, log_k, self.causal, packed)
+
+
+def log_features(x: Tensor, w: Tensor, key_mask: Tensor | None) -> Tensor:
+    """log(phi(x) sqrt(M)) = w x - |x|^2 / 2, -inf where padded: [B, H, L, Dh] -> [B, H, L, M]."""
+    norm = x.square().sum(dim=-1, keepdim=True) * -0.5
+    if key_mask is not None:
+        norm = norm.masked_fill(~key_mask[:, None, :, None], -torch.inf)
+    return torch.cat([x, norm], dim=-1) @ pad(w, (0, 1), value=1.0).T  # the norm as one more column of the product
+
+
+def projection(noise: Tensor, features: int) -> Tensor:
+    """Gaussian rows [blocks, Dh, Dh] -> w [features, Dh], made orthogonal within a block.
+
+    A row keeps its norm and, over the draws, its distribution: Q with a positive diagonal of R is uniform, and does
+    not depend on the norms.
+    """
+    q, r = torch.linalg.qr(noise.mT)
+    q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    return (q.mT * noise.norm(dim=-1, keepdim=True)).flatten(0, 1)[:features]

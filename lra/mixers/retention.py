@@ -1,0 +1,85 @@
+"""Retention (RetNet): attention without softmax, with weights that decay with the distance.
+
+y_i = sum_j gamma^|i - j| (q_i . k_j / sqrt(Dh)) v_j with gamma = 1 - 2^(-5 - h) for head h = 0, 1, ..., q and k rotated
+by angles that grow with the position, and y normalised per head and position; swish(x W_g) * y is the input of the
+output projection. O(L D Dh) time, in chunks with summed states.
+
+The two-sided form is ours: a forward and a backward pass, the diagonal once. The norm divides by the root mean square
+and has no weights, as in the authors' code; the paper writes group norm. There is no dropout of weights.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+from torch.nn.functional import rms_norm, silu
+
+from lra.mixers import Attention, Card, Shape, merge_heads, project_in, without_padding
+from lra.mixers._backend import Backend, Scan
+from lra.mixers.rotary import turn
+from lra.ops.device import at_least_float32, full_precision
+from lra.ops.scan import causal_product
+
+
+class Retention(Attention):
+    """Attention with exponential decay."""
+
+    card = Card(
+        paper="Sun et al. 2023, Retentive Network",
+        formula="swish(X Wg) ⊙ norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)",
+        time="L D Dh",
+        linear=True,
+        oracle="the explicit decay matrix; flash-linear-attention's naive form",
+        deviations=(
+            "weights begin as PyTorch draws them, without the gains 2^-2.5 of q, k, v, gate and 2^-1 of the output",
+            "values and gate are as wide as queries and keys, not twice as wide",
+            "no division by the sums of the weights, which the norm undoes",
+        ),
+    )
+    can_be_causal = True
+
+    log_decay: Tensor  # [H]
+
+    def __init__(self, shape: Shape, *, norm_eps: PositiveFloat, backend: Backend | None) -> None:
+        super().__init__(shape)
+        self.gate = project_in(shape)
+        self.norm_eps = norm_eps
+        self.scan = Scan("simple_gla", backend)
+        backwards = () if shape.causal else ("the paper is causal; here a backward pass reads later positions",)
+        deviations = (*self.card.deviations, *backwards)
+        self.card = replace(self.card, scale=shape.head_dim**-0.5, deviations=deviations)
+        log_decay = [math.log1p(-(2.0 ** (-5 - head))) for head in range(shape.heads)]
+        # Not saved: it follows from the number of heads.
+        self.register_buffer("log_decay", torch.tensor(log_decay, dtype=torch.float64), persistent=False)
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        y = merge_heads(self.attend(*self.project(x), key_mask))
+        return self.out(silu(self.gate(x)) * y)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        with full_precision(q.device):
+            q, k, v = map(at_least_float32, (q, k, v))
+            k = without_padding(k, key_mask)
+            y = self.retain(rotate(q) * q.shape[-1] ** -0.5, rotate(k), v)
+            return rms_norm(y, v.shape[-1:], eps=self.norm_eps)
+
+    def retain(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """sum_j gamma^|i - j| (q_i . k_j) v_j, over j <= i in the causal form."""
+        decay = self.log_decay.to(q.dtype).unsqueeze(-1).expand(-1, q.shape[-2])
+        past = self.scan(causal_product, q, k, v, decay)
+        if self.causal:
+            return past
+        future = self.scan(causal_product, q.flip(-2), k.flip(-2), v.flip(-2), decay).flip(-2)
+        return past + future - (q * k).sum(dim=-1, keepdim=True) * v
+
+
+def rotate(x: Tensor) -> Tensor:
+    """Rotate the pairs (x_m, x_{m + w}), w = Dh // 2, at position i by the angle i / 10000^(m / (w - 1)).
+
+    The product of two rotated vectors depends on their distance alone. An odd last column is unchanged.
+    """
+    half = x.shape[-1] // 2
+    speed = 10000.0 ** -torch.linspace(0, 1, half, dtype=torch.float64, device=x.device)
+    return turn(x, speed)

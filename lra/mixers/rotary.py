@@ -1,0 +1,60 @@
+"""Softmax attention with rotary positions: softmax(R_i q_i . R_j k_j scale) v (eq. 34).
+
+R_i rotates pairs of columns by angles that grow with the position i, so that a product depends on the distance alone.
+O(L^2 D) time. The pairs are (m, m + Dh / 2), as is usual now, not (2 m, 2 m + 1): equal up to the order of columns.
+"""
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from lra.mixers import Attention, Card, Shape
+from lra.mixers._softmax import Scale, allowed, card_of, scale_of, weigh
+
+
+class Rotary(Attention):
+    """Softmax attention with rotary positions.
+
+    Args:
+        base: pair m at position i is rotated by i / base^(2 m / Dh).
+    """
+
+    card = Card(
+        paper="Su et al. 2021, RoFormer",
+        formula="softmax(T(Q) T(K)ᵀ / {root}) V, T turns pair m of row i by i / {base:g}^(2m / width)",
+        time="L² D",
+        linear=False,
+        oracle="complex numbers; transformers' rotary embedding",
+    )
+    can_be_causal = True
+    reads_few = True
+
+    def __init__(self, shape: Shape, *, base: PositiveFloat, scale: Scale) -> None:
+        super().__init__(shape)
+        self.base = base
+        self.scale = scale_of(shape, scale)
+        self.card = card_of(self, scale, base=base)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        mask = allowed(q, k, key_mask, self.causal)
+        return weigh(self.turned(q), self.turned(k), v, mask, self.scale, self.dropout)
+
+    def turned(self, x: Tensor) -> Tensor:
+        """R(x) of x [B, H, L, Dh]."""
+        half = x.shape[-1] // 2
+        place = torch.arange(half, dtype=torch.float64, device=x.device)
+        return turn(x, self.base ** (-2 * place / x.shape[-1]))
+
+
+def turn(x: Tensor, speed: Tensor) -> Tensor:
+    """Rotate the pairs (x_m, x_{m + w}) at position i by the angle i speed_m.
+
+    Args:
+        x: [..., L, 2 w], or 2 w + 1 columns, the last of which is unchanged.
+        speed: [w], in float64.
+    """
+    half = len(speed)
+    angle = torch.arange(x.shape[-2], dtype=torch.float64, device=x.device).unsqueeze(-1) * speed
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second, rest = x.split([half, half, x.shape[-1] - 2 * half], dim=-1)
+    return torch.cat([first * cos - second * sin, first * sin + second * cos, rest], dim=-1)

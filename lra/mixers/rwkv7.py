@@ -1,0 +1,113 @@
+"""RWKV-7: a state that decays by channels and replaces the old value of a key.
+
+S_i = S_{i-1} (diag(w_i) - k^_i^T (a_i * k^_i)) + v_i^T k_i, y_i = S_i r_i (eq. 16-18) for every head, with decay w,
+rate a and gate g from low-rank networks; k^ is k * xi at length 1, and the key becomes k * (1 + (a - 1) alpha). Every
+projection reads a mix of a token and the one before it. The heads are normed, (r . (rho * k)) v is added, and g times
+that is the input of the output projection. O(L D (C + Dh)) time, C the chunk.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm, normalize, pad
+
+from lra.mixers import Card, Shape, merge_heads, split_heads
+from lra.mixers._backend import Backend, Scan
+from lra.mixers._recurrent import Recurrent
+from lra.ops.scan import dplr_delta_rule
+
+LEAST = -math.exp(-0.5)  # lower bound of log decays (section 3.2)
+
+
+class Rwkv7(Recurrent):
+    """Generalised delta rule with decay per channel.
+
+    Args:
+        decay_rank: of the low-rank network of w.
+        rate_rank: of that of a.
+        gate_rank: of that of g.
+    """
+
+    card = Card(
+        paper="Peng et al. 2025, RWKV-7 Goose",
+        formula="g ⊙ (norm(S r) + (r · (ρ ⊙ k)) v), Sᵢ = Sᵢ₋₁ (diag(wᵢ) − k̂ᵢᵀ (aᵢ ⊙ k̂ᵢ)) + vᵢᵀ kᵢ, tokens shifted",
+        time="L D (C + Dh), chunks of C",
+        linear=True,
+        oracle="the recurrence in float64; flash-linear-attention's naive form",
+        deviations=(
+            "values are not mixed with those of the first layer",
+            "the projections are in full precision under bf16",
+            "the shares of the token before begin uniform, the biases of w evenly from −6 to 1, those of a at 0, ξ "
+            "at 0.85, α at 1, ρ at 0, and projections as PyTorch draws them; in the authors' code shares, biases, ξ "
+            "and the norm's weights follow the channel and the layer, α = 1.02, ρ = −0.04, projections to r, k and v "
+            "and the second of each low-rank net are orthogonal, and the first ones and the output projection are 0",
+        ),
+    )
+    one_graph = False
+    parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "decay": ("decay_bias",),
+        "undecayed": ("shares", "decay.0", "decay.2", "rate", "reveal", "rate_bias", "removal", "replacement", "bonus")
+        + ("norm_weight", "norm_bias"),
+    }
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        decay_rank: PositiveInt,
+        rate_rank: PositiveInt,
+        gate_rank: PositiveInt,
+        norm_eps: PositiveFloat,
+        backend: Backend | None,
+    ) -> None:
+        super().__init__(shape, norm_eps=norm_eps)
+        dim, width = shape.dim, shape.qkv_dim
+        self.scan = Scan("generalized_delta_rule", backend)
+        self.gate = nn.Identity()  # g depends on the token before, hence on the direction
+        self.shares = nn.Parameter(torch.rand(6, dim))  # of the token before: for r, w, k, v, a, g
+        self.decay = nn.Sequential(low(dim, decay_rank), nn.Tanh(), low(decay_rank, width))
+        self.rate = nn.Sequential(low(dim, rate_rank), low(rate_rank, width))
+        self.reveal = nn.Sequential(low(dim, gate_rank), nn.Sigmoid(), low(gate_rank, width))
+        self.decay_bias = nn.Parameter(torch.linspace(-6, 1, width))
+        self.rate_bias = nn.Parameter(torch.zeros(width))
+        self.removal = nn.Parameter(torch.full((width,), 0.85))  # xi
+        self.replacement = nn.Parameter(torch.ones(width))  # alpha
+        self.bonus = nn.Parameter(torch.zeros(width))  # rho
+        self.norm_weight, self.norm_bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (x,)
+
+    def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        (x,) = inputs
+        before = pad(x, (0, 0, 1, -1)) - x
+        for_r, for_w, for_k, for_v, for_a, for_g = (x + before * share for share in self.shares)
+        log_w = LEAST * (self.decay_bias + self.decay(for_w)).sigmoid() * real
+        a = (self.rate_bias + self.rate(for_a)).sigmoid()
+        r, k, v = self.query(for_r), self.key(for_k), self.value(for_v)
+        g, removed, k = self.reveal(for_g), k * self.removal, k * (1 + (a - 1) * self.replacement) * real
+        parts = (r, k, v, a, g, removed, log_w)
+        r, k, v, a, g, removed, log_w = (split_heads(part, self.shape.heads) for part in parts)
+        removed = normalize(removed, dim=-1) * real.unsqueeze(1)
+        y = merge_heads(self.scan(partial(dplr_delta_rule, least=LEAST), r, -removed, a * removed, v, log_w, k))
+        y = self.by_head(y) * self.norm_weight + self.norm_bias
+        bonus = split_heads(self.bonus.view(1, 1, -1), self.shape.heads)
+        return g * (split_heads(y, self.shape.heads) + (r * k * bonus).sum(dim=-1, keepdim=True) * v)
+
+    def by_head(self, y: Tensor) -> Tensor:
+        """Layer norm of every head."""
+        heads = y.unflatten(-1, (self.shape.heads, -1))
+        return layer_norm(heads, heads.shape[-1:], eps=self.norm_eps).flatten(-2)
+
+    def gated(self, y: Tensor, gate: Tensor) -> Tensor:
+        """Return y: the gate is part of the recurrence."""
+        return merge_heads(y)
+
+
+def low(inputs: int, outputs: int) -> nn.Linear:
+    return nn.Linear(inputs, outputs, bias=False)

@@ -1,0 +1,133 @@
+"""S4D, diagonal state spaces: y = K * x + skip x, K_l = 2 Re sum_n C_n (exp(dt A_n) - 1) / A_n exp(l dt A_n).
+
+This is the zero-order hold of s' = A s + B u, y = 2 Re C s; the N/2 modes stand for N in conjugate pairs. B is one,
+since only its product with C counts, or trained, and C_n then stands for B_n C_n. Re A = -exp(.) < 0, so that every
+mode decays. Without causality a second kernel with the same modes and its own C reads later positions; lag 0 belongs to
+the first.
+
+GELU and the output projection follow. Time O(L D (N + log L)), memory O(L D).
+"""
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import gelu, glu
+
+from lra.core.errors import UserError
+from lra.mixers import Card, Mixer, Shape, without_padding
+from lra.mixers._recurrent import log_uniform
+from lra.ops.convolution import convolve_both, convolve_few, convolve_modes, mode_kernel
+from lra.ops.device import at_least_float32, full_precision
+from lra.ops.dropout import Dropout
+
+
+class S4D(Mixer):
+    """Diagonal state space per channel.
+
+    Args:
+        state: N, even.
+        init: imaginary parts of A, pi n (`lin`) or N/pi (N / (2n + 1) - 1) (`inv`); the real ones are -1/2.
+        dt_min: steps start log-uniform between dt_min and dt_max.
+        b: initial values of a trained B, `ones` or `normal`; None for a fixed B of one.
+        copies: of A and B, each for as many adjacent channels; None for one per channel.
+        output: `glu` projects to twice the width, half of which gates the other; None projects to the width.
+    """
+
+    card = Card(
+        paper="Gu et al. 2022, On the Parameterization and Initialization of Diagonal State Space Models",
+        formula="GELU(K ∗ x + D x) W, K_l = 2 Re Σₙ Cₙ B̄ₙ exp(l Δ Aₙ)",
+        time="L D (N + log L)",
+        linear=True,
+        oracle="scipy's zero-order hold and simulation; the double sum in float64",
+        deviations=(
+            "a GLU on the output only where attention.output says so",
+            "dropout falls on whole channels only where model.dropout_over says so",
+            "A, B and Δ have a learning rate and a decay of their own only where train.groups gives them one",
+            "Δ is an exponential, not a softplus",
+        ),
+    )
+    can_be_causal = True
+    one_graph = False
+    projects_out = True
+    reads_few = True
+    parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "step": ("log_dt",),
+        "state": ("log_decay", "frequency", "b"),
+    }
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        state: PositiveInt,
+        init: Literal["lin", "inv"],
+        dt_min: PositiveFloat,
+        dt_max: PositiveFloat,
+        b: Literal["ones", "normal"] | None,
+        copies: PositiveInt | None,
+        output: Literal["glu"] | None,
+    ) -> None:
+        super().__init__(shape)
+        self.copies = copies or shape.dim
+        if shape.dim % self.copies:
+            raise UserError(f"attention.copies={copies} does not divide model.dim={shape.dim}")
+        if state % 2:
+            raise UserError(f"attention.state={state}: expected an even number, as modes come in conjugate pairs")
+        self.state = state
+        self.directions = 1 if self.causal else 2
+        dim, modes = shape.dim, state // 2
+        frequency = (math.pi if init == "lin" else 1) * torch.arange(modes, dtype=torch.get_default_dtype())
+        if init == "inv":
+            frequency = state / math.pi * (state / (2 * frequency + 1) - 1)
+        self.log_dt = nn.Parameter(log_uniform("dt", dt_min, dt_max, dim))
+        self.log_decay = nn.Parameter(torch.full((self.copies, modes), math.log(0.5)))  # of -Re A
+        self.frequency = nn.Parameter(frequency.repeat(self.copies, 1))  # Im A
+        self.c = nn.Parameter(torch.randn(self.directions, dim, modes, 2) * 0.5**0.5)
+        self.skip = nn.Parameter(torch.randn(dim))
+        self.dropout = Dropout(shape.dropout, shape.dropout_over)
+        self.gated = output == "glu" and shape.out_proj
+        self.out = nn.Linear(dim, dim * (1 + self.gated), bias=shape.bias) if shape.out_proj else nn.Identity()
+        self.b = None
+        if b is not None:
+            ones = torch.tensor([1.0, 0.0]).repeat(self.copies, modes, 1)
+            self.b = nn.Parameter(ones if b == "ones" else torch.randn_like(ones) * 0.5**0.5)
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
+        x = without_padding(x, key_mask)
+        with full_precision(x.device):
+            x = at_least_float32(x)
+            y = self.convolve_causally(x[:, :reads]) if self.causal else self.convolve(x, reads)
+            y = y + self.skip * x[:, :reads]
+        y = self.out(self.dropout(gelu(y)))
+        return glu(y) if self.gated else y
+
+    def modes(self) -> tuple[Tensor, Tensor]:
+        """Return dt A [D, N/2] and C B-bar [directions, D, N/2], complex."""
+        a = self._of_channels(torch.complex(-self.log_decay.exp(), self.frequency))
+        rate = self.log_dt.exp().unsqueeze(-1) * a
+        c = torch.view_as_complex(self.c)
+        if self.b is not None:
+            c = c * self._of_channels(torch.view_as_complex(self.b))
+        return rate, c * torch.expm1(rate) / a
+
+    def _of_channels(self, copies: Tensor) -> Tensor:
+        """[copies, N/2] -> [D, N/2]."""
+        return copies.unsqueeze(1).expand(-1, self.shape.dim // self.copies, -1).flatten(0, 1)
+
+    def kernel(self, length: int) -> Tensor:
+        """K [directions, D, length]; its step does not depend on `length`."""
+        rate, c = self.modes()
+        return mode_kernel(rate, c, length, math.isqrt(self.shape.max_positions - 1) + 1)
+
+    def convolve(self, x: Tensor, reads: int | None = None) -> Tensor:
+        """Apply both kernels by FFT; a few outputs directly."""
+        kernels = self.kernel(x.shape[1])
+        return convolve_both(x, *kernels) if reads is None else convolve_few(x, *kernels, reads)  # type: ignore[call-arg]
+
+    def convolve_causally(self, x: Tensor) -> Tensor:
+        """Convolve by a recurrence over chunks: the rounding of an FFT would leak later positions."""
+        rate, c = self.modes()
+        return convolve_modes(x, rate, c[0])

@@ -1,0 +1,213 @@
+"""SimpleAttention: Q (K^T V) / sqrt(L), without softmax.
+
+O(L D Dh) time, O(D Dh) state. Dropout acts on the state K^T V, as in the authors' code. The causal form, which the
+paper leaves open, sums over positions j <= i with the same scale.
+
+There are two exact forms. The textbook form projects to q, k, v. The Gram form does not: K^T V of a head is
+W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D for any number of heads, and
+the output projection is folded into the small matrix. X^T X is computed about the mean of X, so that a vector shared by
+all positions costs no precision. Under autocast the factors of these two products are bf16, on a CPU also those of the
+two D x D x D products of a document; the state K^T V stays in fp32 or higher. `lra.ops.gram` has the products.
+
+Source:
+    Yorsh et al. 2022, SimpleTRON, section 3.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lra.core.errors import UserError
+from lra.mixers import Attention, Card, Shape, merge_heads, split_heads, without_padding
+from lra.ops.device import autocast_dtype, full_precision
+from lra.ops.gram import Moments, product
+from lra.ops.packing import Packed
+from lra.ops.scan import causal_product
+
+WORTH = 16  # on an accelerator the Gram form moves fewer bytes from 16 D positions on
+
+
+class Simple(Attention):
+    """Attention without softmax.
+
+    The Gram form does not call the projections, so hooks on them are not called.
+
+    Args:
+        scale: 1/sqrt of `max_positions` (`length`), of the number n of real positions (`valid`), of n Dh
+            (`valid_head`), or 1 (`none`).
+        dropout_on: the state K^T V (`state`), or the output (`output`).
+        form: `textbook`, `gram`, or the form with fewer operations (`auto`).
+    """
+
+    card = Card(
+        paper="Yorsh et al. 2022, SimpleTRON",
+        formula="Q (Kᵀ V){scale}",
+        time="L D Dh",
+        linear=True,
+        oracle="the quadratic order in float64",
+    )
+    can_be_causal = True
+    commutes = True
+    reads_few = True
+    packs = True
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        scale: Literal["length", "valid", "valid_head", "none"],
+        dropout_on: Literal["state", "output"],
+        form: Literal["auto", "textbook", "gram"],
+    ) -> None:
+        super().__init__(shape)
+        self.scale = scale
+        self.form = form
+        if shape.causal and shape.dropout > 0 and dropout_on == "state":
+            raise UserError(
+                "attention.dropout_on=state: causal SimpleAttention has a state for every position; "
+                "use attention.dropout_on=output or model.dropout=0"
+            )
+        if shape.causal and form == "gram":
+            raise UserError("attention.form=gram: causal SimpleAttention has a state for every position; use auto")
+        self.drop_state = dropout_on == "state"
+        texts = {
+            "length": " / √L, L = {} positions",
+            "valid": " / √n, n real positions",
+            "valid_head": " / √(n Dh), n real positions",
+        }
+        formula = self.card.formula.format(scale=texts.get(scale, "").format(shape.max_positions))
+        number = {"length": shape.max_positions**-0.5, "none": 1.0}.get(scale)
+        self.card = replace(self.card, formula=formula, scale=number)
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
+        as_gram = self.form == "gram" or (self.form == "auto" and self._gram_pays(x, reads))
+        if self.causal or not as_gram:
+            return super().forward(x, key_mask, reads)
+        x = x.to(autocast_dtype(x))
+        with full_precision(x.device):
+            y = self._gram_form(x, key_mask, reads)
+        return y if self.drop_state else self.out(self.dropout(y))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        if key_mask is not None:
+            k = k * key_mask[:, None, :, None]  # after the projection: a bias must not leak from padding
+        factor = self._factor(k.shape[-2], key_mask, k.dtype)
+        if self.causal:
+            return self._drop_output(causal_product(q, k, v) * factor)
+        state = k.transpose(-2, -1) @ v * factor  # [B, H, Dh, Dh]
+        if self.drop_state:
+            return q @ self._dropped(state)
+        return self._drop_output(q @ state)
+
+    def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
+        few = len(q) == len(packed.mask)
+        q, k, v = map(packed.by_chunk, (q, k, v))
+        partial = without_padding(k, packed.chunk_mask).mT @ v  # [C, H, Dh, Dh]
+        with full_precision(q.device):
+            state = packed.sum_chunks(partial)
+            state = state * self._factor(packed.mask.shape[1], packed.mask, state.dtype)
+            if self.drop_state:
+                state = self._dropped(state)
+            state = state.to(q.dtype) if few else packed.of_chunks(state, q.dtype)
+        y = packed.by_row(q @ state)
+        return y if self.drop_state else self.dropout(y.flatten(1), None if few else packed).view_as(y)
+
+    def _drop_output(self, y: Tensor) -> Tensor:
+        """Apply dropout to y [B, H, L, Dh] by position and channel."""
+        return split_heads(self.dropout(merge_heads(y)), self.shape.heads)
+
+    def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float:
+        return self._factor(length, key_mask, self.query.weight.dtype)
+
+    def _gram_form(self, x: Tensor, key_mask: Tensor | None, reads: int | None) -> Tensor:
+        """Outputs before a dropout on them."""
+        state = self._state(x, key_mask)
+        if self.drop_state:
+            state = self._dropped(state)
+        x = x[:, :reads]
+        if not self._fold_pays(x.shape[1]):
+            query = split_heads(self.query(x.to(self.query.weight)), self.shape.heads)
+            y = merge_heads(query @ state)
+            return (self.out(y) if self.drop_state else y).to(x.dtype)
+        weight, bias = self._fold(state, x.dtype)
+        if self.shape.out_proj and self.drop_state:
+            weight, bias = product(self.out.weight, weight, x.dtype), self.out(bias)  # type: ignore[arg-type]
+        weight = weight.unflatten(1, (len(x), -1)).permute(1, 2, 0)  # [B, D, outputs]
+        return torch.baddbmm(bias.to(x.dtype), x, weight.to(x.dtype))
+
+    def _dropped(self, state: Tensor) -> Tensor:
+        """Apply dropout to the state [B, H, Dh, Dh] of all heads at once."""
+        return self.dropout(state.flatten(1)).view_as(state)
+
+    def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        """K^T V times the scale, [B, H, Dh, Dh]; one product a head for all documents, so no weight is repeated.
+
+        With x_j = m + d_j, m the mean, it is W_k (sum_j d_j d_j^T) W_v^T + L (W_k m + b_k) (W_v m + b_v)^T.
+        """
+        mean, spread = Moments.apply(x, key_mask)
+        products = product(self.key.weight, spread.flatten(0, 1).T, x.dtype)
+        heads, width = self.shape.heads, self.shape.head_dim
+        value = self._heads(self.value.weight).transpose(1, 2)
+        state = product(products.view(heads, width * len(x), -1), value, x.dtype)  # [H, Dh B, Dh]
+        count = x.shape[1] if key_mask is None else key_mask.sum(dim=1)
+        keys = self._heads(project_mean(self.key, mean))  # [H, Dh, B]
+        values = self._heads(project_mean(self.value, mean) * count).transpose(1, 2)
+        state = torch.addcmul(state.view(heads, width, len(x), width), keys.unsqueeze(3), values.unsqueeze(1))
+        return state.permute(2, 0, 1, 3) * self._factor(x.shape[1], key_mask, state.dtype)
+
+    def _fold(self, state: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Query projection followed by the state: weight [H Dh, B D] and bias [B, 1, H Dh]."""
+        query, rows = self._heads(self.query.weight), state.permute(1, 3, 0, 2).flatten(1, 2)  # [H, Dh B, Dh]
+        weight = product(rows, query, dtype).view(self.shape.qkv_dim, -1)
+        if not self.shape.bias:
+            return weight, query.new_zeros(len(state), 1, self.shape.qkv_dim)
+        bias = (rows * self._heads(self.query.bias).unsqueeze(1)).sum(dim=2)  # [H, Dh B]
+        return weight, bias.view(self.shape.qkv_dim, 1, -1).permute(2, 1, 0)
+
+    def _heads(self, parameter: Tensor) -> Tensor:
+        """[H Dh, ...] -> [H, Dh, ...]."""
+        return parameter.unflatten(0, (self.shape.heads, -1))
+
+    def _gram_pays(self, x: Tensor, reads: int | None) -> bool:
+        """Compare the products of both forms, per document; an accelerator is bound by its passes over [D, D]."""
+        length = x.shape[1]
+        if x.device.type == "cuda" and length < WORTH * self.shape.dim:
+            return False
+        dim, inner, head = self.shape.dim, self.shape.qkv_dim, self.shape.head_dim
+        read = length if reads is None else reads
+        out = self.shape.out_proj * dim * inner
+        state, reading = length * (2 * dim * inner + inner * head), read * (dim * inner + inner * head + out)
+        gram_state, gram_reading = length * dim * dim + dim * inner * (dim + head), reading
+        if self._fold_pays(read):
+            gram_reading = dim * inner * head + out * dim + read * dim * (dim if self.shape.out_proj else inner)
+        return gram_state + gram_reading < state + reading
+
+    def _fold_pays(self, read: int) -> bool:
+        """True if one weight of query projection and state needs fewer operations than the two in turn, for this many
+        positions."""
+        return read > self.shape.dim
+
+    def _factor(self, length: int, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor | float:
+        """1 / sqrt(...), a number or [B, 1, 1, 1] in `dtype`; at least in fp32, since bf16 has no 257."""
+        if self.scale == "none":
+            return 1.0
+        if self.scale == "length":
+            return self.shape.max_positions**-0.5
+        width = self.shape.head_dim if self.scale == "valid_head" else 1
+        if key_mask is None:
+            return (length * width) ** -0.5
+        valid = key_mask.sum(dim=1).clamp(min=1)
+        return (valid * width).to(torch.promote_types(dtype, torch.float32)).rsqrt()[:, None, None, None]
+
+
+def project_mean(projection: nn.Linear, mean: Tensor) -> Tensor:
+    """mean [B, D] in float64 -> [H Dh, B] in the dtype of the weights.
+
+    An error here is common to all positions, so it must not come from cancellation.
+    """
+    y = projection.weight.double() @ mean.T
+    if projection.bias is not None:
+        y = y + projection.bias.double().unsqueeze(1)
+    return y.to(projection.weight.dtype)

@@ -1,0 +1,100 @@
+"""Sparse Sinkhorn attention: blocks of keys are sorted by a learned soft permutation.
+
+Of N = L / b blocks of b tokens, s_n sums the keys of block n (of real tokens), R = s W_s (W_s [H, Dh, N]) and
+P = Sinkhorn(exp((R + noise) / tau)). With k~_n = sum_m P_nm k_m, and the same for v, a query of block n attends to its
+own block and to the sorted one: softmax(q_n [k_n; k~_n]^T scale) [v_n; v~_n].
+O(L b D + L N D) time, O(H (L b + N^2)) memory; the sum over keys is the paper's over x, projected.
+"""
+
+from dataclasses import replace
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from lra.mixers import Attention, Card, Shape
+from lra.mixers._softmax import Scale, card_of, scale_of, weigh
+from lra.ops.device import at_least_float32, full_precision
+from lra.ops.dropout import Gumbel
+
+LINEAR_FROM = 32  # with smaller blocks the N^2 part dominates at Long Range Arena's lengths
+
+
+class Sinkhorn(Attention):
+    """Block attention with sorted keys.
+
+    Blocks without a real token take no part. A sorted position that no real token reaches is masked.
+
+    Args:
+        block: b.
+        iterations: of normalising rows, then columns.
+        temperature: tau.
+        gumbel: add noise to the logits in training.
+    """
+
+    card = Card(
+        paper="Tay et al. 2020, Sparse Sinkhorn Attention",
+        formula="softmax(Qₙ [Kₙ; Σₘ Pₙₘ Kₘ]ᵀ / {root}) [Vₙ; Σₘ Pₙₘ Vₘ], P = Sinkhorn(exp(R / {temperature:g})), "
+        "blocks of {block}",
+        time="L (b + L / b) D",
+        linear=True,
+        oracle="explicit loops; sinkhorn-transformer",
+        deviations=("R is made of summed keys, where the paper sums the inputs",),
+    )
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        block: PositiveInt,
+        iterations: PositiveInt,
+        temperature: PositiveFloat,
+        gumbel: bool,
+        scale: Scale,
+    ) -> None:
+        super().__init__(shape)
+        self.block = min(block, shape.max_positions)
+        blocks = -(-shape.max_positions // self.block)
+        self.iterations = iterations
+        self.temperature = temperature
+        self.scale = scale_of(shape, scale)
+        self.sort = nn.Parameter(torch.randn(shape.heads, shape.head_dim, blocks) * shape.head_dim**-0.5)
+        self.noise = Gumbel() if gumbel else nn.Identity()
+        self.commutes = self.full_pattern = blocks == 1
+        card = card_of(self, scale, temperature=temperature, block=self.block)
+        self.card = replace(card, linear=block >= LINEAR_FROM)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        length = q.shape[2]
+        if key_mask is None:
+            key_mask = torch.ones(len(q), length, dtype=torch.bool, device=q.device)
+        else:  # padding adds nothing to the sum of its block or to sorted blocks
+            k, v = (x.masked_fill(~key_mask[:, None, :, None], 0) for x in (k, v))
+        fill = -length % self.block
+        q, k, v = (pad(x, (0, 0, 0, fill)).unflatten(2, (-1, self.block)) for x in (q, k, v))  # [B, H, N, b, Dh]
+        real = pad(key_mask, (0, fill)).unflatten(1, (-1, self.block))[:, None]  # [B, 1, N, b]
+
+        order = self.permutation(k, real)
+        keys, values = (torch.cat([x, (order @ x.flatten(3)).view_as(x)], dim=3) for x in (k, v))
+        with full_precision(q.device):
+            reached = order @ real.to(order.dtype) > 0
+        mask = torch.cat([real.expand_as(reached), reached], dim=3).unsqueeze(3)
+        y = weigh(q, keys, values, mask, self.scale, self.dropout)
+        return y.flatten(2, 3)[:, :, :length]
+
+    def permutation(self, k: Tensor, real: Tensor) -> Tensor:
+        """P [B, H, N, N] of blocks of keys [B, H, N, b, Dh], zero at padding; `real` [B, 1, N, b]."""
+        with full_precision(k.device):
+            logits = at_least_float32(k).sum(dim=3) @ self.sort[..., : k.shape[2]]
+            return doubly_stochastic(self.noise(logits) / self.temperature, real.any(dim=3), self.iterations)
+
+
+def doubly_stochastic(logits: Tensor, valid: Tensor, iterations: int) -> Tensor:
+    """exp(logits [..., N, N]) with rows and columns of `valid` [..., N] normalised in turn; zero in all others."""
+    row, column = valid.unsqueeze(-1), valid.unsqueeze(-2)
+    logits = logits.masked_fill(~(row & column), torch.finfo(logits.dtype).min)
+    for _ in range(iterations):
+        logits = logits - logits.logsumexp(dim=-1, keepdim=True).masked_fill(~row, 0)
+        logits = logits - logits.logsumexp(dim=-2, keepdim=True).masked_fill(~column, 0)
+    return logits.exp()

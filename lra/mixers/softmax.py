@@ -1,0 +1,119 @@
+"""Scaled dot-product attention: softmax(Q K^T scale) V (eq. 1), O(L^2 D) time."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lra.mixers import Attention, Card, Shape
+from lra.mixers._softmax import Scale, allowed, card_of, scale_of, weigh
+from lra.ops.packing import CHUNK, Packed
+
+FORWARD, BACKWARD = torch.ops.aten._flash_attention_forward, torch.ops.aten._flash_attention_backward
+MULTIPLE, WIDEST = 8, 256  # of Dh
+FLASH_DROPOUT = (
+    "packed batches in bf16 on CUDA drop weights with a probability in steps of 1/256 (0.1016 for 0.1); the others are "
+    "scaled by 1/(1 - p) nevertheless"
+)
+
+
+class Softmax(Attention):
+    """Softmax attention.
+
+    Packed batches in half precision are computed by FlashAttention on CUDA. The noise of its dropout follows from seed,
+    step, layer and the documents of a part, so a resumed run has the same, but one with another `micro_batch` has not.
+
+    Args:
+        scale: 1/sqrt(Dh) (`head_dim`), or 1/sqrt(H Dh) (`qkv_dim`), as in the SimpleTRON authors' code.
+    """
+
+    card = Card(
+        paper="Vaswani et al. 2017, Attention Is All You Need",
+        formula="softmax(Q Kᵀ / {root}) V",
+        time="L² D",
+        linear=False,
+        oracle="explicit loops; torch scaled_dot_product_attention",
+    )
+    can_be_causal = True
+    commutes = True
+    reads_few = True
+    packs = True
+    packs_unpadded = True  # `attend` forms the weights if they have dropout
+
+    def __init__(self, shape: Shape, *, scale: Scale) -> None:
+        super().__init__(shape)
+        self.scale = scale_of(shape, scale)
+        self.card = replace(card_of(self, scale), deviations=(FLASH_DROPOUT,))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
+        return weigh(q, k, v, allowed(q, k, key_mask, self.causal), self.scale, self.dropout)
+
+    def can_pack(self, dtype: torch.dtype, device: torch.device) -> bool:
+        return super().can_pack(dtype, device) and has_flash(dtype, device, self.shape.head_dim)
+
+    def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
+        longest = max(packed.mask.shape[1], CHUNK)
+        few = len(q) == len(packed.mask)
+        q_starts, q_longest = (packed.first_pieces, 1) if few else (packed.pieces, longest)
+        noise: tuple[float, Tensor | None] = (0.0, None)
+        if self.dropout.drops:
+            self.dropout.check_key(q, packed)
+            noise = self.dropout.p, self.dropout.seed
+        return flash_attention(q, k, v, q_starts, packed.pieces, q_longest, longest, self.scale, *noise)[0]
+
+    def score_scale(self, length: int, key_mask: Tensor | None) -> float:
+        return self.scale
+
+
+def has_flash(dtype: torch.dtype, device: torch.device, head_dim: int) -> bool:
+    """Return True if the FlashAttention kernels take inputs of this type and width on this device."""
+    half = dtype in (torch.bfloat16, torch.float16)
+    return half and device.type == "cuda" and head_dim % MULTIPLE == 0 and head_dim <= WIDEST
+
+
+@torch.library.custom_op("lra::flash_attention", mutates_args=())
+def flash_attention(
+    q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, q_longest: int, k_longest: int, scale: float,
+    dropout: float, seed: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Compute softmax(q k^T scale) v of each of S sequences, with dropout on the weights, by FlashAttention.
+
+    Args:
+        q: [R, H, Dh], sequence after sequence; k and v likewise, with other rows.
+        q_starts: [S + 1] int32, rows at which sequences of q begin, and R; a sequence may have no row.
+        q_longest: no sequence of q has more rows.
+        seed: of the dropout, an integer [] on the host; None without dropout.
+
+    Returns:
+        [R, H, Dh]; and for the backward pass logarithms of sums [H, R], and the generator's state in two tensors.
+    """
+    generator = torch.cuda.default_generators[q.device.index] if q.is_cuda else torch.default_generator
+    before = generator.get_state()
+    if seed is not None:
+        generator.manual_seed(int(seed))
+    lengths = q_starts, k_starts, q_longest, k_longest
+    *outputs, _ = FORWARD(q, k, v, *lengths, dropout, False, False, scale=scale)
+    generator.set_state(before)
+    return tuple(outputs)
+
+
+@flash_attention.register_fake
+def _(q: Tensor, *_others: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    sums = q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
+    return torch.empty_like(q), sums, q.new_empty(2, dtype=torch.uint64), q.new_empty((), dtype=torch.uint64)
+
+
+def _save(ctx, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+    q, k, v, q_starts, k_starts, *numbers, _ = inputs
+    ctx.save_for_backward(q, k, v, *output, q_starts, k_starts)
+    ctx.numbers = numbers
+
+
+def _backward(ctx, grad: Tensor, *_: object) -> tuple[Tensor | None, ...]:
+    q, k, v, out, sums, state, offset, *starts = ctx.saved_tensors
+    *longest, scale, dropout = ctx.numbers
+    inputs = grad, q, k, v, out, sums, *starts, *longest
+    return *BACKWARD(*inputs, dropout, False, state, offset, scale=scale), *[None] * 7
+
+
+flash_attention.register_autograd(_backward, setup_context=_save)

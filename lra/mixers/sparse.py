@@ -1,0 +1,59 @@
+"""Sparse Transformer, fixed pattern: softmax over the own block and a few columns of every block.
+
+With stride s and c summary columns, position i reads j where i // s == j // s (its block), or j % s >= s - c (the last
+c positions of every block). The paper is causal and adds j <= i; the two-sided form only drops that condition. A query
+reads s + c L / s keys, so time is O(L sqrt(L) D) for s near sqrt(L), but O(L^2 D) for a fixed s.
+"""
+
+from pydantic import PositiveInt
+from torch import Tensor
+
+from lra.core.errors import UserError
+from lra.mixers import Card, Shape
+from lra.mixers._softmax import Scale
+from lra.mixers._sparse import Blocks, Columns, KeyPart, PatternAttention, band
+
+
+class Sparse(PatternAttention):
+    """Fixed sparse attention.
+
+    Args:
+        stride: s.
+        summary: c.
+        cls_global: position 0 reads all and is read by all, as in Long Range Arena for the CLS.
+    """
+
+    card = Card(
+        paper="Child et al. 2019, Sparse Transformers",
+        formula="softmax(qᵢ Kₛᵀ / {root}) Vₛ, S = {{j: {keys}}}",
+        time="L (s + c L / s) D",
+        linear=False,
+        oracle="dense mask",
+    )
+
+    def __init__(
+        self, shape: Shape, *, stride: PositiveInt, summary: PositiveInt, cls_global: bool, scale: Scale
+    ) -> None:
+        keys = f"⌊j/{stride}⌋ = ⌊i/{stride}⌋ or j mod {stride} ≥ {stride - summary}"
+        super().__init__(shape, scale=scale, keys=keys + " or min(i, j) = 0" * cls_global)
+        if summary > stride:
+            raise UserError(f"attention.summary={summary}: expected at most attention.stride={stride}")
+        self.stride = stride
+        self.summary = summary
+        self.cls_global = cls_global
+
+    def width(self, length: int) -> int:
+        return self.stride
+
+    def parts(self, places: Tensor) -> list[KeyPart]:
+        elsewhere = Columns(columns=places[:, -self.summary :].flatten(), rule=self._other_block)
+        return [Blocks(table=band(places, 0, self.causal)), elsewhere]
+
+    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+        return ~self._other_block(i, j) | (j % self.stride >= self.stride - self.summary)
+
+    def global_places(self, places: Tensor) -> Tensor:
+        return places[: int(self.cls_global)]
+
+    def _other_block(self, i: Tensor, j: Tensor) -> Tensor:
+        return i // self.stride != j // self.stride

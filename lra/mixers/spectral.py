@@ -1,0 +1,372 @@
+"""Linear attention with learned random-feature kernels: GMM, FastFood and Generative, each as RKS and as PRF.
+
+With x' = x Dh^-1/4 and frequencies Omega [Dh, m], a learned function of drawn noise, the weight of a key is k(q', k'):
+
+RKS  phi(x) = [cos(x' Omega), sin(x' Omega)] / sqrt(m), and a constant s:  E k = E cos(omega . (q' - k')) + s^2
+PRF  phi(x) = exp(x' Omega - |x'|^2) / sqrt(m):  E k = exp(-|q' - k'|^2 / 2) for omega ~ N(0, I)
+
+O(L D M) time and O(L H M) memory for M features: 4 m + 1 (GMM-RKS), 2 m + 1 (other RKS) or m (PRF), where FastFood has
+m = Dh, or the next power of two. An RKS kernel may be negative; s keeps most sums of weights positive. Common options:
+m (samples), s (smoothing), the training steps that a draw serves (redraw_every), and eps, added to the denominator.
+"""
+
+import math
+from abc import abstractmethod
+from collections import OrderedDict
+from dataclasses import replace
+from itertools import pairwise
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from scipy.linalg import hadamard
+from torch import Tensor, nn
+
+from lra.mixers import Card, Shape
+from lra.mixers._kernel import EVAL_DRAW, KernelAttention, exponentials
+from lra.ops.device import to_device
+
+EVERY_DRAW = f"{EVAL_DRAW}, and one may serve several steps (released: every forward pass draws)"
+LOG_SHIFTS = "{eps:g} is added to the denominator, after shifts in the logarithm (released: 1e-6, without shifts)"
+RKS = "φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = [[cos, sin]({angles}) / √{{samples}}, {{smoothing:g}}], x' = x / Dh^¼"
+PRF = "φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp({angles} − |x'|²), x' = x / Dh^¼"
+CLOSED_FORM = "the closed-form kernel over many draws; the explicit L x L weights"
+FASTFOOD = "rows N(0, I) over many draws; the explicit product of matrices"
+Samples = Annotated[int, Field(ge=2)]
+
+
+def spectral_card(formula: str, angles: str, oracle: str, time: str = "L D M, M features") -> Card:
+    """Return the card of a class, given RKS or PRF."""
+    paper = "Chowdhury et al. 2022, On Learning the Transformer Kernel"
+    return Card(paper=paper, formula=formula.format(angles=angles), time=time, linear=True, oracle=oracle)
+
+
+class Spectrum(nn.Module):
+    """Base class of learned distributions of frequencies: a parametrised function of drawn noise.
+
+    `samples` is the m of 1 / sqrt(m); `deviations` lists the differences from the released code for the card.
+    """
+
+    deviations: tuple[str, ...] = ()
+
+    noise: Tensor
+
+    def __init__(self, noise: Tensor, samples: int) -> None:
+        super().__init__()
+        self.samples = samples
+        self.register_buffer("noise", noise)
+
+    def draw(self, rng: np.random.Generator) -> None:
+        """Draw noise into a new tensor; the backward pass of an earlier call still reads the old one."""
+        self.noise = to_device(torch.from_numpy(self.sample(rng)).to(self.noise.dtype), self.noise.device)
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """Return new noise."""
+        return rng.standard_normal(self.noise.shape)
+
+    @abstractmethod
+    def frequencies(self) -> Tensor:
+        """Return Omega [Dh, m], or [H, Dh, m] with frequencies per head."""
+
+
+class Spectral(KernelAttention, abstract=True):
+    """Base class of kernels with a feature map of random frequencies.
+
+    Args:
+        redraw_every: training steps per draw.
+        settings: further names in the card's formula.
+    """
+
+    commutes = True
+
+    def __init__(self, shape: Shape, spectrum: Spectrum, *, redraw_every: int, eps: float, **settings: float) -> None:
+        super().__init__(shape, eps=eps)
+        formula = self.card.formula.format(samples=spectrum.samples, size=spectrum.samples, **settings)
+        self.card = replace(self.card, formula=formula, deviations=(EVERY_DRAW, *spectrum.deviations))
+        self.spectrum = spectrum
+        self.redraw_every = redraw_every
+
+    def draw(self, rng: np.random.Generator) -> None:
+        self.spectrum.draw(rng)
+
+
+class Rks(Spectral, abstract=True):
+    """Random kitchen sinks."""
+
+    def __init__(self, shape: Shape, spectrum: Spectrum, *, smoothing: float, redraw_every: int, eps: float) -> None:
+        super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps, smoothing=smoothing)
+        self.smoothing = smoothing
+
+    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        omega = self.spectrum.frequencies()
+        q, k = (rks(scaled(x), omega, self.spectrum.samples, self.smoothing) for x in (q, k))
+        return q, k
+
+
+class Prf(Spectral, abstract=True):
+    """Positive random features, rescaled by factors that cancel in the output and prevent underflow for large x."""
+
+    def __init__(self, shape: Shape, spectrum: Spectrum, *, redraw_every: int, eps: float) -> None:
+        super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
+        self.card = replace(self.card, deviations=(*self.card.deviations, LOG_SHIFTS.format(eps=eps)))
+
+    def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:  # type: ignore[override]
+        omega = self.spectrum.frequencies()
+        log_q, log_k = log_prf(scaled(q), omega), log_prf(scaled(k), omega)
+        if key_mask is not None:
+            log_k = log_k.masked_fill(~key_mask[:, None, :, None], -torch.inf)
+        return exponentials(log_q, log_k, self.causal)
+
+
+class GmmRks(Rks):
+    """RKS with frequencies Sigma^T w +- mu, w ~ N(0, I): a learned Gaussian per head and its mirror image.
+
+    E k(x, y) = 2 exp(-|Sigma d|^2 / 2) cos(mu . d) + s^2 with d = x' - y', in the released code's normalisation.
+    """
+
+    card = spectral_card(RKS, "x'(Σᵀw ± μ)", CLOSED_FORM)
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        samples: PositiveInt,
+        smoothing: NonNegativeFloat,
+        redraw_every: PositiveInt,
+        eps: PositiveFloat,
+    ) -> None:
+        spectrum = Mixture(shape.heads, shape.head_dim, samples)
+        super().__init__(shape, spectrum, smoothing=smoothing, redraw_every=redraw_every, eps=eps)
+
+
+class GmmPrf(Prf):
+    """PRF with frequencies exp(sigma / 2) w + mu, w ~ N(0, I): one learned diagonal Gaussian per head.
+
+    E k(x, y) = exp(mu . t + |exp(sigma / 2) t|^2 / 2 - |x'|^2 - |y'|^2) with t = x' + y'.
+    """
+
+    card = spectral_card(PRF, "x'(e^½σ w + μ)", CLOSED_FORM)
+
+    def __init__(self, shape: Shape, *, samples: PositiveInt, redraw_every: PositiveInt, eps: PositiveFloat) -> None:
+        spectrum = Gaussian(shape.heads, shape.head_dim, samples)
+        super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
+
+
+class FastfoodRks(Rks):
+    """RKS with the frequencies V^T = (S H G P H B)^T / sqrt(N) of a learned FastFood matrix, shared by the heads.
+
+    Args:
+        init: of S, G and B, see `FastFood`.
+    """
+
+    card = spectral_card(RKS, "SHGPHB x' / √{size}", FASTFOOD, time="L D Dh")
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        init: Literal["classic", "released"],
+        smoothing: NonNegativeFloat,
+        redraw_every: PositiveInt,
+        eps: PositiveFloat,
+    ) -> None:
+        spectrum = FastFood(shape.head_dim, init)
+        super().__init__(shape, spectrum, smoothing=smoothing, redraw_every=redraw_every, eps=eps)
+
+
+class FastfoodPrf(Prf):
+    """PRF with the frequencies of `FastfoodRks`, after the released forward pass; the released constructor fails."""
+
+    card = spectral_card(PRF, "SHGPHB x' / √{size}", FASTFOOD, time="L D Dh")
+
+    def __init__(
+        self, shape: Shape, *, init: Literal["classic", "released"], redraw_every: PositiveInt, eps: PositiveFloat
+    ) -> None:
+        super().__init__(shape, FastFood(shape.head_dim, init), redraw_every=redraw_every, eps=eps)
+
+
+class GenerativeRks(Rks):
+    """RKS with frequencies G(noise), noise ~ N(0, I), of a small network G, shared by the heads; |omega_i| < 1.
+
+    Args:
+        noise_width: input width of G in units of Dh.
+        hidden_widths: hidden widths of G in units of Dh.
+    """
+
+    card = spectral_card(RKS, "x' G(noise)", "the explicit L x L weights; G layer by layer")
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        samples: Samples,
+        noise_width: PositiveFloat,
+        hidden_widths: list[PositiveFloat],
+        smoothing: NonNegativeFloat,
+        redraw_every: PositiveInt,
+        eps: PositiveFloat,
+    ) -> None:
+        spectrum = Generator(shape.head_dim, samples=samples, noise_width=noise_width, hidden_widths=hidden_widths)
+        super().__init__(shape, spectrum, smoothing=smoothing, redraw_every=redraw_every, eps=eps)
+
+
+class GenerativePrf(Prf):
+    """PRF with the frequencies of `GenerativeRks`; see there for the arguments."""
+
+    card = spectral_card(PRF, "x' G(noise)", "the explicit L x L weights; G layer by layer")
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        samples: Samples,
+        noise_width: PositiveFloat,
+        hidden_widths: list[PositiveFloat],
+        redraw_every: PositiveInt,
+        eps: PositiveFloat,
+    ) -> None:
+        spectrum = Generator(shape.head_dim, samples=samples, noise_width=noise_width, hidden_widths=hidden_widths)
+        super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
+
+
+class Mixture(Spectrum):
+    """Sigma^T w +- mu.
+
+    Initialised as in the released code: Sigma [H, Dh, Dh] by Xavier's rule for the whole tensor, with fan-in Dh^2, and
+    mu within +-1 / Dh, so that the kernel starts flat.
+    """
+
+    def __init__(self, heads: int, head_dim: int, samples: int) -> None:
+        super().__init__(torch.randn(head_dim, samples), samples)
+        self.sigma = nn.Parameter(nn.init.xavier_uniform_(torch.empty(heads, head_dim, head_dim)))
+        self.mu = nn.Parameter(nn.init.uniform_(torch.empty(heads, head_dim), -1 / head_dim, 1 / head_dim))
+
+    def frequencies(self) -> Tensor:
+        """Return Omega [H, Dh, 2 m]."""
+        centred, mu = self.sigma.transpose(-2, -1) @ self.noise, self.mu.unsqueeze(-1)
+        return torch.cat([centred + mu, centred - mu], dim=-1)
+
+
+class Gaussian(Spectrum):
+    """exp(sigma / 2) w + mu.
+
+    Initialised as in the released code: sigma [H, Dh] by Xavier's rule, mu within +-1 / sqrt(Dh).
+    """
+
+    def __init__(self, heads: int, head_dim: int, samples: int) -> None:
+        super().__init__(torch.randn(head_dim, samples), samples)
+        bound = head_dim**-0.5
+        self.sigma = nn.Parameter(nn.init.xavier_uniform_(torch.empty(heads, head_dim)))
+        self.mu = nn.Parameter(nn.init.uniform_(torch.empty(heads, head_dim), -bound, bound))
+
+    def frequencies(self) -> Tensor:
+        """Return Omega [H, Dh, m]."""
+        return (self.sigma / 2).exp().unsqueeze(-1) * self.noise + self.mu.unsqueeze(-1)
+
+
+class FastFood(Spectrum):
+    """V = S H G P H B / sqrt(N), a structured approximation of an N x N Gaussian matrix.
+
+    H is the Hadamard matrix of N = Dh, or the next power of two (x is zero-padded, so columns of V are left out); S, G,
+    B are learned diagonals, P a random permutation. V is formed: on a CPU that is faster than butterflies on x.
+
+    Args:
+        init: `classic` starts S, G, B as Le et al. draw them, so that each row of V is N(0, I) and the kernel Gaussian;
+            `released` starts them as N(0, 1 / N), so that V x is close to 0.
+
+    Source:
+        Le et al. 2013, Fastfood.
+    """
+
+    hadamard: Tensor
+
+    def __init__(self, head_dim: int, init: Literal["classic", "released"]) -> None:
+        size = 1 << (head_dim - 1).bit_length()
+        super().__init__(torch.randperm(size), size)
+        self.head_dim, self.size = head_dim, size
+        if size != head_dim:
+            self.deviations = (f"Dh = {head_dim} is no power of two, so V is of {size} and is divided by √{size}",)
+        matrix = torch.tensor(hadamard(size), dtype=torch.get_default_dtype())
+        self.register_buffer("hadamard", matrix, persistent=False)  # follows from the size alone
+        s, g, b = torch.randn(3, size) * size**-0.5
+        if init == "classic":
+            g, b = torch.randn(size), torch.randint(2, (size,)) * 2.0 - 1.0
+            s = torch.randn(size, size).norm(dim=1) / g.norm()
+        self.s, self.g, self.b = nn.Parameter(s), nn.Parameter(g), nn.Parameter(b)
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        return rng.permutation(self.size)
+
+    def frequencies(self) -> Tensor:
+        """Return the first Dh columns of V, transposed: [Dh, N]."""
+        inner = self.g[:, None] * (self.hadamard * self.b)[self.noise]  # G P H B
+        v = self.s[:, None] * (self.hadamard @ inner) * self.size**-0.5
+        return v[:, : self.head_dim].T
+
+
+class Generator(Spectrum):
+    """omega = G(noise): noise [m, w] -> [m, Dh], hidden layers Linear, BatchNorm, LeakyReLU, then Linear, tanh.
+
+    Widths are in units of Dh. The normalisation is over the m noise samples, which do not depend on examples, and the
+    same in training and evaluation: there are no running averages.
+    """
+
+    deviations = ("the generator's normalisation keeps no running averages, in evaluation either",)
+
+    def __init__(self, head_dim: int, *, samples: int, noise_width: float, hidden_widths: list[float]) -> None:
+        widths = [max(1, int(width * head_dim)) for width in (noise_width, *hidden_widths)]
+        super().__init__(torch.randn(samples, widths[0]), samples)
+        self.widths = [*widths, head_dim]
+        hidden = []
+        for inputs, outputs in pairwise(widths):
+            norm = nn.BatchNorm1d(outputs, track_running_stats=False)
+            parts = OrderedDict(linear=linear(inputs, outputs), norm=norm, activation=nn.LeakyReLU())
+            hidden.append(nn.Sequential(parts))
+        self.layers = nn.Sequential(*hidden, linear(widths[-1], head_dim), nn.Tanh())
+
+    def frequencies(self) -> Tensor:
+        """Return Omega [Dh, m], each value between -1 and 1."""
+        return self.layers(self.noise).T
+
+
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    return layer
+
+
+def scaled(x: Tensor) -> Tensor:
+    """x' = x Dh^-1/4, half of the usual scale of q . k on either side."""
+    return x * x.shape[-1] ** -0.25
+
+
+def rks(x: Tensor, omega: Tensor, samples: int, smoothing: float) -> Tensor:
+    """[cos, sin](x Omega) / sqrt(samples), and the constant: [..., Dh] -> [..., 2 m + 1]."""
+    return _Waves.apply(x @ omega, samples**-0.5, smoothing)
+
+
+class _Waves(torch.autograd.Function):
+    """angles [..., m] -> [cos * factor, sin * factor, constant] [..., 2 m + 1]; saves its output alone."""
+
+    @staticmethod
+    def forward(ctx, angles: Tensor, factor: float, constant: float) -> Tensor:
+        samples = angles.shape[-1]
+        waves = angles.new_full((*angles.shape[:-1], 2 * samples + 1), constant)
+        waves[..., :samples] = angles.cos()
+        waves[..., samples:-1] = angles.sin()
+        waves[..., :-1] *= factor
+        ctx.save_for_backward(waves)
+        return waves
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        (waves,) = ctx.saved_tensors
+        samples = waves.shape[-1] // 2
+        cos, sin = waves[..., :samples], waves[..., samples:-1]
+        return torch.addcmul(grad[..., samples:-1] * cos, grad[..., :samples], sin, value=-1), None, None
+
+
+def log_prf(x: Tensor, omega: Tensor) -> Tensor:
+    """x Omega - |x|^2 - log(m) / 2: [..., Dh] -> [..., m]."""
+    return x @ omega - (x.square().sum(dim=-1, keepdim=True) + 0.5 * math.log(omega.shape[-1]))

@@ -1,0 +1,116 @@
+"""Synthesizer: softmax(S) V, where S is learned or computed from each token alone.
+
+factorized   S_h = A_h B_h^T, A and B [Lmax, k]
+random       S_h = R_h, a table [Lmax, Lmax]
+dense        S_h,i = W2 relu(W1,h x_i), W2 [Lmax, Dh] for all heads
+
+With the dot product, S + Q K^T scale (the paper's mixture). Tables are cut to L positions; padded keys are masked.
+O(L^2 D) time, O(L^2 H) memory in training.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from lra.mixers import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
+from lra.mixers._softmax import Scale, allowed, card_of, scale_of, weigh
+from lra.ops.dropout import Dropout
+
+
+class Synthesizer(Mixer):
+    """Attention with synthetic scores.
+
+    Args:
+        kind: `factorized`, `random` or `dense`.
+        rank: k of the factorized kind.
+        dot_product: the mixture; without it there are no queries and keys.
+    """
+
+    card = Card(
+        paper="Tay et al. 2021, Synthesizer",
+        formula="softmax({synthetic} + Q Kᵀ / {root}) V",
+        time="L² D",
+        linear=False,
+        oracle="explicit loops; softmax where S = Q Kᵀ / √Dh",
+    )
+    can_be_causal = True
+    projects_out = True
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        kind: Literal["factorized", "random", "dense"],
+        rank: PositiveInt,
+        dot_product: bool,
+        scale: Scale,
+    ) -> None:
+        super().__init__(shape)
+        self.kind = kind
+        self.dot_product = dot_product
+        self.scale = scale_of(shape, scale)
+        synthetic = {"factorized": "A Bᵀ", "random": "R", "dense": "W₂ relu(W₁ X)"}[kind]
+        if dot_product:
+            self.card = card_of(self, scale, synthetic=synthetic)
+            self.query = project_in(shape)
+            self.key = project_in(shape)
+        else:
+            self.card = replace(self.card, formula=f"softmax({synthetic}) V")
+        self.value = project_in(shape)
+        self.out = project_out(shape)
+        self.dropout = Dropout(shape.dropout)
+        # The scores of a table start with variance 1: weights of different sizes, none of them large.
+        if kind == "factorized":
+            self.rows = nn.Parameter(torch.randn(shape.heads, shape.max_positions, rank) * rank**-0.25)
+            self.columns = nn.Parameter(torch.randn(shape.heads, shape.max_positions, rank) * rank**-0.25)
+        elif kind == "random":
+            self.table = nn.Parameter(torch.randn(shape.heads, shape.max_positions, shape.max_positions))
+        else:
+            self.hidden = project_in(shape)
+            self.synthesise = nn.Linear(shape.head_dim, shape.max_positions, bias=shape.bias)
+
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        v = split_heads(self.value(x), self.shape.heads)
+        mask = allowed(v, v, key_mask, self.causal)
+        attend = self._weigh_table if self.kind == "random" else self._weigh_factors
+        return self.out(merge_heads(attend(x, v, mask)))
+
+    def _weigh_factors(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute scores as one product of concatenated factors, for fused kernels; q, k and v get one width."""
+        if self.kind == "factorized":
+            q, k = (table[:, : x.shape[1]].expand(len(x), -1, -1, -1) for table in (self.rows, self.columns))
+        else:
+            q, k = self._dense(x)
+        if self.dot_product:
+            query, key = self._query_key(x)
+            q, k = torch.cat([q, query], dim=-1), torch.cat([k, key], dim=-1)
+        width = max(q.shape[-1], v.shape[-1])
+        q, k, padded = (pad(part, (0, width - part.shape[-1])) for part in (q, k, v))
+        return weigh(q, k, padded, mask, 1.0, self.dropout)[..., : v.shape[-1]]
+
+    def _weigh_table(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        scores = self.table[None, :, : x.shape[1], : x.shape[1]]
+        if self.dot_product:
+            query, key = self._query_key(x)
+            scores = scores + query @ key.transpose(-2, -1)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        return self.dropout(scores.softmax(dim=-1).expand(len(x), -1, -1, -1)) @ v
+
+    def _dense(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """relu(W1 x) and W2 [B, H, L, Dh]; the bias of W2 is a further column against ones."""
+        q = split_heads(self.hidden(x), self.shape.heads).relu()
+        k = self.synthesise.weight[: x.shape[1]]
+        if self.synthesise.bias is not None:
+            q = pad(q, (0, 1), value=1.0)
+            k = torch.cat([k, self.synthesise.bias[: x.shape[1], None]], dim=-1)
+        return q, k.expand(*q.shape[:2], -1, -1)
+
+    def _query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Scaled queries, and keys [B, H, L, Dh]."""
+        query, key = (split_heads(project(x), self.shape.heads) for project in (self.query, self.key))
+        return query * self.scale, key

@@ -1,0 +1,87 @@
+"""Encoder block: mixer, feed-forward net, norms and residual connections.
+
+Legend: B examples, N positions (the CLS counts, if there is one), D width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from lra.mixers.base import Mixer
+from lra.network.architecture import Architecture
+from lra.network.layers import FeedForward, make_norm, normed
+from lra.ops.convolution import short_convolution
+from lra.ops.dropout import Dropout
+from lra.ops.packing import Packed
+
+
+class Block(nn.Module):
+    """One encoder block around a mixer A and a feed-forward net F.
+
+    Pre-norm:  h = x + A(n1(x));  y = h + F(n2(h)) [+ x].  Post-norm:  h = n1(x + A(x));  y = n2(h + F(h) [+ x]).
+    Without norms n1 and n2 are the identity; without a feed-forward net y is h [+ x]. The bracket is the extra skip of
+    SimpleTRON's Simple-Res and Simple-ResL (section 5.2). With `short_conv` A reads a short convolution of its input.
+    """
+
+    def __init__(self, mixer: Mixer, architecture: Architecture) -> None:
+        super().__init__()
+        width = architecture.mlp_dim if architecture.feed_forward_dim is None else architecture.feed_forward_dim
+        there = architecture.norm != "none"
+        self.post_norm = architecture.norm == "post"
+        self.extra_skip = architecture.extra_skip
+        self.mixer_norm = make_norm(architecture, there=there)
+        self.mixer = mixer
+        self.short_conv = None
+        if architecture.short_conv is not None:
+            self.short_conv = ShortConvolution(architecture.dim, architecture.short_conv, causal=mixer.causal)
+        after_mixer = architecture.dropout if architecture.mixer_dropout else 0.0
+        self.mixer_dropout = Dropout(after_mixer, architecture.dropout_over)
+        self.feed_forward = None
+        if width:
+            self.feed_forward_norm = make_norm(architecture, there=there)
+            self.feed_forward = FeedForward(architecture, width)
+
+    def forward(
+        self, x: Tensor, key_mask: Tensor | None, reads: int | None = None, packed: Packed | None = None
+    ) -> Tensor:
+        """Apply the block to x [B, N, D] -> [B, N or reads, D]; the arguments are those of `Mixer.mix`."""
+        mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, reads, packed)
+        if reads is not None:
+            x, packed = x[:, :reads] if packed is None else packed.firsts(x).unsqueeze(1), None
+        stream = x + self.mixer_dropout(mixed, packed)
+        if self.feed_forward is not None:
+            if self.post_norm:
+                stream = inner = normed(self.mixer_norm, stream, key_mask)
+            else:
+                inner = normed(self.feed_forward_norm, stream, key_mask)
+            stream = stream + self.feed_forward(inner, packed)
+        if self.extra_skip:
+            stream = stream + x
+        if not self.post_norm:
+            return stream
+        return normed(self.mixer_norm if self.feed_forward is None else self.feed_forward_norm, stream, key_mask)
+
+    def mixer_input(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        """Return the mixer's input for the block's input x."""
+        x = x if self.post_norm else normed(self.mixer_norm, x, key_mask)
+        return x if self.short_conv is None else self.short_conv(x, key_mask)
+
+
+class ShortConvolution(nn.Module):
+    """Depthwise convolution before a mixer, as in Mamba-2, Gated DeltaNet and Based.
+
+    y_i = sum_l w_l x_{i - l} + b in every channel. With `causal` the `taps` positions are the own one and those before
+    it, else half of the others are on each side, one more before. Padded positions count as zeros.
+    """
+
+    def __init__(self, dim: int, taps: int, *, causal: bool) -> None:
+        super().__init__()
+        self.later = 0 if causal else (taps - 1) // 2
+        bound = taps**-0.5
+        self.taps = nn.Parameter(torch.empty(dim, taps).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(dim).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        """Convolve x [B, N, D], given key_mask [B, N]."""
+        if key_mask is not None:
+            x = x.masked_fill(~key_mask.unsqueeze(-1), 0)
+        return short_convolution(x, self.taps.to(x.dtype), self.later) + self.bias.to(x.dtype)

@@ -1,0 +1,111 @@
+"""Embedding of tokens: the input of the first block.
+
+Legend: B examples, L tokens, D width.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, pad
+
+from lra.core.errors import UserError
+from lra.datasets import OF_INPUTS, PADDING, TaskSpec
+from lra.network.architecture import Architecture
+from lra.ops.dropout import Dropout
+from lra.ops.packing import Packed
+
+GREYS = 256
+
+
+class Embedding(nn.Module):
+    """Token and position vectors, with a CLS vector in front if `cls`; then an optional norm and dropout.
+
+    Token vectors start N(0, 1), that of padding zero. With the architecture's `pixels` tokens are grey values, which
+    are projected.
+    """
+
+    def __init__(self, facts: TaskSpec, architecture: Architecture, *, cls: bool) -> None:
+        super().__init__()
+        dim = architecture.dim
+        if architecture.pixels is None:
+            self.tokens = nn.Embedding(facts.vocab_size, dim, padding_idx=PADDING)
+        else:
+            self.tokens = Pixels(facts, architecture)
+        self.cls = nn.Parameter(torch.zeros(dim)) if cls else None
+        self.cls_position = cls and architecture.cls_position
+        length = facts.max_len + self.cls_position
+        if architecture.positions == "learned":
+            self.positions: Tensor | None = nn.Parameter(torch.zeros(length, dim))
+            if architecture.position_std > 0:
+                nn.init.normal_(self.positions, std=architecture.position_std)
+        elif architecture.positions == "none":
+            self.positions = None
+        else:
+            self.register_buffer("positions", sinusoids(length, dim), persistent=False)
+        self.norm = nn.LayerNorm(dim, architecture.norm_eps) if architecture.embedding_norm else nn.Identity()
+        self.dropout = Dropout(architecture.dropout if architecture.embedding_dropout else 0.0)
+
+    def forward(self, tokens: Tensor, packed: Packed | None = None) -> Tensor:
+        """Embed tokens [B, L] as [B, L, D], or [B, 1 + L, D] with the CLS; or as the rows [R, D] of a packed batch."""
+        if packed is not None:
+            return self.dropout(self.norm(self._packed(tokens, packed)), packed)
+        x = self.tokens(tokens)
+        if self.cls_position:
+            x = self._prepend_cls(x)
+        if self.positions is not None:
+            x = x + self.positions[: x.shape[1]]
+        if self.cls is not None and not self.cls_position:
+            x = self._prepend_cls(x)
+        return self.dropout(self.norm(x))
+
+    def _packed(self, tokens: Tensor, packed: Packed) -> Tensor:
+        has_cls, position = self.cls is not None, packed.position.unsqueeze(1)
+        x = self.tokens(packed.unpad(pad(tokens, (int(has_cls), 0))))
+        if self.cls_position:
+            x = torch.where(position == 0, self.cls, x)
+        if self.positions is not None:
+            shift = int(has_cls and not self.cls_position)
+            x = x + embedding((packed.position - shift).clamp(0, len(self.positions) - 1), self.positions)
+        return torch.where(position == 0, self.cls, x) if has_cls and not self.cls_position else x
+
+    def _prepend_cls(self, x: Tensor) -> Tensor:
+        assert self.cls is not None
+        return torch.cat([self.cls.expand(len(x), 1, -1), x], dim=1)
+
+
+class Pixels(nn.Linear):
+    """Linear projection of the normalised grey value (value / 255 - mean) / deviation, as in the S4 family.
+
+    Values 0 to 255 have the ids 1 to 256. Hidden pixels, id 257, count as 0 and add a learned vector, as in Never Train
+    from Scratch's masked data set (src/dataloaders/base.py).
+    """
+
+    def __init__(self, facts: TaskSpec, architecture: Architecture) -> None:
+        super().__init__(1, architecture.dim)
+        hides = facts.objective in OF_INPUTS and not facts.causal
+        if facts.vocab_size != GREYS + 1 + hides:
+            raise UserError(
+                f"model.pixels={architecture.pixels}: expected a task of {GREYS} grey values, {facts.name} has "
+                f"{facts.vocab_size - 1 - hides} ids; use model.pixels=null"
+            )
+        assert architecture.pixels is not None
+        self.mean, self.deviation = architecture.pixels
+        self.hidden = nn.Parameter(torch.empty(architecture.dim).uniform_(-1, 1)) if hides else None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Project tokens [B, L] to [B, L, D]."""
+        grey = (tokens - 1).to(self.weight.dtype) / (GREYS - 1)
+        scaled = ((grey - self.mean) / self.deviation).unsqueeze(-1)
+        if self.hidden is None:
+            return super().forward(scaled)
+        hidden = (tokens > GREYS).unsqueeze(-1)
+        return super().forward(scaled.masked_fill(hidden, 0)) + hidden * self.hidden
+
+
+def sinusoids(length: int, dim: int) -> Tensor:
+    """Return the fixed positions [length, dim] of Long Range Arena: sines, then cosines, of wavelengths to 20000 pi."""
+    half = dim // 2
+    rates = torch.exp(torch.arange(half) * (-math.log(10_000.0) / max(half - 1, 1)))
+    angles = torch.arange(length)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=1)

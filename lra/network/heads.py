@@ -1,0 +1,97 @@
+"""Pooling and classification heads.
+
+Legend: B examples, P documents per example, N positions, D width.
+"""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from lra.core.errors import UserError
+from lra.datasets import TaskSpec
+from lra.network.architecture import Architecture
+from lra.network.embedding import sinusoids
+from lra.network.layers import ACTIVATIONS
+from lra.ops.device import at_least_float32
+
+
+def head_of(facts: TaskSpec, architecture: Architecture) -> nn.Module:
+    """Create the head that maps features to logits.
+
+    Its input is vectors of positions [..., D] for a task that predicts these, the vector of the last position for a
+    reconstruction, else `pair_features` of pooled documents.
+    """
+    dim, interaction = architecture.dim, architecture.pair_features == "interaction"
+    if interaction and facts.documents != 2:
+        raise UserError(f"model.pair_features=interaction: expected a task of two documents, {facts.name} has one")
+    if facts.objective == "reconstruct":
+        return Reconstruction(facts, architecture)
+    if facts.objective != "classify":
+        return nn.Linear(dim, facts.classes, bias=architecture.bias)
+    return document_head(dim * (4 if interaction else facts.documents), facts, architecture)
+
+
+class Reconstruction(nn.Module):
+    """Predict the token of each position from one vector plus the position's sinusoids, as in MAD (Poli et al. 2024).
+
+    The decoder has one hidden layer of `mlp_dim` instead of two of the width.
+    """
+
+    positions: Tensor  # [L, D]
+
+    def __init__(self, facts: TaskSpec, architecture: Architecture) -> None:
+        super().__init__()
+        if architecture.dim % 2:
+            raise UserError(f"model.dim={architecture.dim}: {facts.name} adds sinusoids, expected an even width")
+        self.register_buffer("positions", sinusoids(facts.max_len, architecture.dim), persistent=False)
+        self.decoder = document_head(architecture.dim, facts, architecture)
+
+    def forward(self, x: Tensor, scored: Tensor | None) -> Tensor:
+        """Map x [B, D] to [B, L, classes], or to [m, classes] of the scored places."""
+        length = len(self.positions)
+        if scored is None:
+            return self.decoder(x[:, None] + self.positions)
+        return self.decoder(x[scored // length] + self.positions[scored % length])
+
+
+def document_head(features: int, facts: TaskSpec, architecture: Architecture) -> nn.Sequential:
+    """Create the head from features of an example's documents [B, features] to logits [B, classes].
+
+    The hidden layers are the architecture's `head_hidden`; null: one of `mlp_dim`, and for pairs of documents a second
+    of half of it, with ReLU (the paper's Table 3).
+    """
+    hidden, between = architecture.head_hidden, ACTIVATIONS[architecture.head_activation]
+    if hidden is None:
+        hidden = [architecture.mlp_dim]
+        if facts.documents == 2:
+            hidden, between = [*hidden, architecture.mlp_dim // 2], nn.ReLU
+    widths = [features, *hidden, facts.classes]
+    layers = [nn.Linear(widths[0], widths[1], bias=architecture.bias)]
+    for inputs, outputs in pairwise(widths[1:]):
+        layers += [between(), nn.Linear(inputs, outputs, bias=architecture.bias)]
+    return nn.Sequential(*layers)
+
+
+def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
+    """Pool x [B P, N, D] over the real positions of `mask` [B P, N] to [B P, D]."""
+    if pooling == "last":
+        return x[:, -1] if mask is None else x[torch.arange(len(x), device=x.device), mask.sum(dim=1).clamp(min=1) - 1]
+    if pooling in ("cls", "first"):
+        return x[:, 0]
+    if pooling == "mean":
+        x = at_least_float32(x)  # so that tokens are not counted in bf16
+    if mask is None:
+        return x.amax(dim=1) if pooling == "max" else x.mean(dim=1)
+    real = mask.unsqueeze(-1)
+    if pooling == "max":  # 0 where no position is real
+        return x.masked_fill(~real, -torch.inf).amax(dim=1).masked_fill(~real.any(dim=1), 0)
+    return x.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+
+
+def pair_features(documents: Tensor, interaction: bool) -> Tensor:
+    """Join documents [B, P, D] to [B, P D]; with `interaction` two of them, u and v, to [u, v, u v, u - v]."""
+    if not interaction:
+        return documents.flatten(1)
+    first, second = documents.unbind(1)
+    return torch.cat([first, second, first * second, first - second], dim=-1)

@@ -1,0 +1,106 @@
+"""Norms and the feed-forward net of a block.
+
+Legend: B examples, N positions, D width.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import gelu, linear
+
+from lra.network.architecture import Architecture
+from lra.ops.device import at_least_float32, autocast_dtype
+from lra.ops.dropout import Dropout, ZeroPlaces, zero_
+from lra.ops.packing import Packed
+
+ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
+MOMENTUM = 0.1  # of the running moments; torch's
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation of every feature over the real positions of a whole batch (Ioffe and Szegedy 2015).
+
+    Evaluation uses running moments.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("variance", torch.ones(dim))
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Normalise x [B, N, D], given mask [B, N], True at real positions."""
+        wide = at_least_float32(x)
+        mean, variance = self._moments(wide, mask) if self.training else (self.mean, self.variance)
+        return ((wide - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
+
+    def _moments(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and variance [D] of the batch; updates the running ones."""
+        real = torch.ones_like(x[..., :1]) if mask is None else mask.unsqueeze(-1).to(x.dtype)
+        count = real.sum()
+        mean = (x * real).sum(dim=(0, 1)) / count
+        variance = ((x - mean).square() * real).sum(dim=(0, 1)) / count
+        with torch.no_grad():
+            self.mean.lerp_(mean, MOMENTUM)
+            self.variance.lerp_(variance * count / (count - 1).clamp(min=1), MOMENTUM)
+        return mean, variance
+
+
+def make_norm(architecture: Architecture, *, there: bool) -> nn.Module:
+    """Create a norm of the width of the model, or the identity."""
+    if not there:
+        return nn.Identity()
+    kind = BatchNorm if architecture.norm_over == "batch" else nn.LayerNorm
+    return kind(architecture.dim, architecture.norm_eps)
+
+
+def normed(norm: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+    """Apply a norm to x [B, N, D]; mask [B, N] is for batch normalisation."""
+    return norm(x, mask) if isinstance(norm, BatchNorm) else norm(x)
+
+
+class FeedForward(nn.Sequential):
+    """Linear, activation, dropout, Linear, dropout; with `output_gelu` a GELU follows the second Linear."""
+
+    def __init__(self, architecture: Architecture, hidden: int) -> None:
+        dim, bias = architecture.dim, architecture.bias
+        drops = [Dropout(architecture.dropout, architecture.dropout_over) for _ in range(2)]
+        inner = [nn.Linear(dim, hidden, bias=bias), ACTIVATIONS[architecture.feed_forward_activation](), drops[0]]
+        outer = [nn.Linear(hidden, dim, bias=bias), *[nn.GELU()] * architecture.feed_forward_output_gelu, drops[1]]
+        super().__init__(*inner, *outer)
+
+    def forward(self, x: Tensor, packed: Packed | None = None) -> Tensor:
+        """Map x [B, N, D], or packed rows [R, D], position by position."""
+        x = x.to(autocast_dtype(x))
+        first, activation, inner, second, *others = self
+        if isinstance(activation, nn.GELU) and len(others) == 1 and inner.draws_places(x, packed):
+            (outer,), before = others, first(x)
+            hidden = _GeluDrop.apply(before, inner.places(before))
+            bias = None if second.bias is None else second.bias * outer.scale
+            y = linear(hidden.flatten(0, -2), second.weight * (inner.scale * outer.scale), bias)
+            return ZeroPlaces.apply(y, outer.places(x)).view(x.shape)
+        for layer in self:
+            x = layer(x, packed) if isinstance(layer, Dropout) else layer(x)
+        return x
+
+
+class _GeluDrop(torch.autograd.Function):
+    """GELU, with zeros at flat places; on a CPU the scales of both dropouts cost less in the second Linear."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(x, places)
+        return zero_(gelu(x), places)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        x, places = ctx.saved_tensors
+        grad = zero_(grad.contiguous(), places)  # in place: the Linear that made it is its only owner
+        return torch.ops.aten.gelu_backward.grad_input(grad, x, grad_input=grad), None

@@ -1,0 +1,211 @@
+"""Model: embedding, blocks and head, for one task and one attention.
+
+Legend: B examples, P documents per example, L tokens, N positions (L, and the CLS if there is one), D width.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from lra.core.errors import UserError
+from lra.datasets import OF_INPUTS, PADDING, TaskSpec
+from lra.mixers.base import Attention, Mixer, Shape
+from lra.network.architecture import GROUPS, Architecture, Group, belongs
+from lra.network.block import Block
+from lra.network.embedding import Embedding
+from lra.network.heads import head_of, pair_features, pooled
+from lra.network.layers import make_norm, normed
+from lra.ops.packing import Packed
+
+CUT_OFF = 0.87962566103423978  # deviation of a standard normal between -2 and 2
+
+
+class Model(nn.Module):
+    """Encoder with a head: tokens [B P, L] -> logits.
+
+    If the architecture masks keys, batches may be padded to any length up to `max_len`, or packed; if not, padding
+    takes part, as in the papers, and batches must be padded to `max_len`.
+
+    Attributes:
+        whole_batches: training needs whole batches, because of norms over the batch.
+        masks_padding: the task has padding, and it is masked.
+    """
+
+    def __init__(self, attention: Callable[[Shape], Mixer], facts: TaskSpec, architecture: Architecture) -> None:
+        super().__init__()
+        _check(facts, architecture)
+        self.architecture = architecture
+        self.dim = architecture.dim
+        self.max_len = facts.max_len
+        self.documents = facts.documents
+        self.key_mask = architecture.key_mask
+        self.pooling = architecture.pooling if facts.objective == "classify" else "none"
+        of_documents = facts.objective in ("classify", *OF_INPUTS)
+        self.cls = architecture.pooling == "cls" and of_documents
+        self.masks_padding = architecture.key_mask and of_documents and not facts.fixed_length
+        self.reconstructs = facts.objective == "reconstruct"
+        self.interaction = architecture.pair_features == "interaction"
+        # The order of these parts is the order in which their weights are drawn.
+        self.embedding = Embedding(facts, architecture, cls=self.cls)
+        shape = Shape(
+            dim=architecture.dim,
+            qkv_dim=architecture.qkv_dim,
+            heads=architecture.heads,
+            max_positions=facts.max_len + self.cls,
+            bias=architecture.attention_bias,
+            out_proj=architecture.out_proj,
+            dropout=architecture.dropout,
+            dropout_over=architecture.dropout_over,
+            causal=facts.causal,
+            layer=0,
+            layers=architecture.depth,
+        )
+        self.blocks = nn.ModuleList(
+            Block(attention(replace(shape, layer=layer)), architecture) for layer in range(architecture.depth)
+        )
+        for earlier, later in pairwise(self.blocks):
+            if hasattr(later.mixer, "follow"):
+                later.mixer.follow(earlier.mixer)
+        _check_mixer(self.blocks[0].mixer, masks=self.masks_padding, pooling=self.pooling)
+        self.final_norm = make_norm(architecture, there=architecture.final_norm)
+        self.whole_batches = architecture.norm_over == "batch"
+        self.head = head_of(facts, architecture)
+        if architecture.weight_init == "xavier":
+            kept = {value for block in self.blocks for value in block.mixer.own_values()}
+            self.apply(lambda module: _xavier(module, kept))
+            self.head.apply(_lecun)
+        for value in (*self.parameters(), *self.buffers()):
+            if value.layout == torch.strided and 0 in value.stride():  # expanded: nothing can be loaded into it
+                value.data = value.data.contiguous()
+
+    def forward(self, tokens: Tensor, scored: Tensor | None = None, packed: Packed | None = None) -> Tensor:
+        """Compute logits [B, classes] of tokens [B P, L], or [B, L, classes] or [m, classes] for those of positions.
+
+        Args:
+            scored: [m] places of positions in the batch, row after row, whose logits alone are computed.
+            packed: the layout of the documents with their CLS, in which everything per position is computed.
+        """
+        mask = self._mask(tokens) if self.masks_padding and packed is None else None
+        x = self.embedding(tokens, packed)
+        if mask is not None:  # mixers expect finite numbers at padding
+            x = x.masked_fill(~mask.unsqueeze(-1), 0)
+        for block in self.blocks[:-1]:
+            x = block(x, mask, None, packed)
+        few = self.pooling in ("cls", "first") and not self.whole_batches
+        x = self.blocks[-1](x, mask, 1 if few else None, packed)
+        if packed is not None:
+            x, mask = x if few else packed.pad(x), packed.mask
+        if self.reconstructs:
+            return self.head(self.final_norm(x[:, -1]), scored)
+        if self.pooling == "none":
+            x = x[:, int(self.cls) :]
+            return self.head(self.final_norm(x if scored is None else x.flatten(0, 1)[scored]))
+        x = normed(self.final_norm, x, mask)
+        documents = pooled(x, mask, self.pooling).unflatten(0, (-1, self.documents))
+        return self.head(pair_features(documents, self.interaction))
+
+    @cached_property
+    def every_parameter(self) -> list[nn.Parameter]:
+        """Cached list of `parameters`."""
+        return list(self.parameters())
+
+    @property
+    def can_pack(self) -> bool:
+        """True if `forward` takes packed batches: padding is masked, and only mixers read other positions."""
+        mixes_elsewhere = self.whole_batches or self.architecture.short_conv is not None or self.reconstructs
+        return self.masks_padding and not mixes_elsewhere
+
+    def packs(self, dtype: torch.dtype) -> bool:
+        """Return True if the mixers have a packed form, too, with products in this type."""
+        mixer, device = self.blocks[0].mixer, self.every_parameter[0].device
+        return self.can_pack and isinstance(mixer, Attention) and mixer.can_pack(dtype, device)
+
+    def freeze(self, groups: Iterable[Group]) -> None:
+        """Exclude the weights of these groups from training. Raises UserError if a group or the rest is empty."""
+        for group in groups:
+            frozen = [parameter for name, parameter in self.named_parameters() if belongs(name, [group])]
+            if not frozen:
+                raise UserError(f"train.freeze: this model has no weights of the group {group}: {GROUPS[group]}")
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+        if not any(parameter.requires_grad for parameter in self.parameters()):
+            raise UserError("train.freeze: nothing is left to train")
+
+    def group_by_parameter(self, groups: Iterable[str]) -> dict[str, str]:
+        """Return the group of each parameter that its mixer assigns to one of these groups, by name.
+
+        Raises:
+            UserError: a group has no parameters.
+        """
+        group_of: dict[str, str] = {}
+        for group in groups:
+            members = [
+                f"blocks.{number}.mixer.{name}"
+                for number, block in enumerate(self.blocks)
+                for name, _ in block.mixer.named_parameters()
+                if any(f"{name}.".startswith(f"{place}.") for place in block.mixer.parameter_groups.get(group, ()))
+            ]
+            if not members:
+                mixer = self.blocks[0].mixer
+                known = ", ".join(mixer.parameter_groups) or "none"
+                raise UserError(f"train.groups.{group}: {type(mixer).__name__} has no such group; it has {known}")
+            group_of |= dict.fromkeys(members, group)
+        return group_of
+
+    def redraw(self, seed: int, step: int) -> None:
+        """Draw the random features of this training step."""
+        for block in self.blocks:
+            block.mixer.redraw(seed, step)
+
+    def _mask(self, tokens: Tensor) -> Tensor:
+        """Return [B P, N], True at the CLS and at real tokens."""
+        real = tokens != PADDING
+        return pad(real, (1, 0), value=True) if self.cls else real
+
+
+def _xavier(module: nn.Module, kept: set[nn.Parameter]) -> None:
+    """Draw the weights of a linear layer and set its bias to zero, except for values that belong to a mixer."""
+    if isinstance(module, nn.Linear):
+        if module.weight not in kept:
+            nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None and module.bias not in kept:
+            nn.init.zeros_(module.bias)
+
+
+def _lecun(module: nn.Module) -> None:
+    """Normal truncated at two standard deviations, of variance 1 / inputs, as in the head of Google's code."""
+    if isinstance(module, nn.Linear):
+        uncut = module.in_features**-0.5 / CUT_OFF
+        nn.init.trunc_normal_(module.weight, std=uncut, a=-2 * uncut, b=2 * uncut)
+
+
+def _check(facts: TaskSpec, architecture: Architecture) -> None:
+    dim, qkv_dim = architecture.dim, architecture.qkv_dim
+    if not architecture.out_proj and qkv_dim != dim:
+        raise UserError(f"model.qkv_dim={qkv_dim}: expected model.dim={dim} in a variant without output projection")
+    if architecture.norm_over == "batch" and facts.objective != "classify":
+        raise UserError(f"model.norm_over=batch: expected a task that classifies, {facts.name} is another; use null")
+    if architecture.positions == "sinusoidal" and dim % 2:
+        raise UserError(f"model.positions=sinusoidal: expected an even model.dim, got {dim}")
+
+
+def _check_mixer(mixer: Mixer, *, masks: bool, pooling: str) -> None:
+    """Raise UserError if the mixer does not support this model."""
+    name = type(mixer).__name__
+    if not isinstance(getattr(mixer, "shape", None), Shape):
+        raise UserError(f"{name}: its __init__ does not call super().__init__(shape) with the shape that it is given")
+    if mixer.shape.causal and not mixer.can_be_causal:
+        raise UserError(f"{name} has no causal form, which this task needs: choose another attention")
+    if mixer.causal and pooling in ("cls", "first"):
+        raise UserError(
+            f"{name} is causal, so model.pooling={pooling} reads the first position alone: use mean or last"
+        )
+    if masks and pooling != "none" and not mixer.maskable:
+        raise UserError(f"{name} cannot mask padding: use model.key_mask=false (protocol=paper) or another attention")
+    if not mixer.shape.out_proj and not mixer.projects_out:
+        raise UserError(f"{name} has no output projection to leave out: use variant=transformer or simple_resl")

@@ -1,0 +1,326 @@
+"""The figures of a report, drawn by matplotlib as SVG: seeds, curves, cost, accuracy by depth and length."""
+
+import io
+import math
+import os
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from lra.reports.frame import present
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from lra.reports import Report
+
+WIDTH = 3.5  # inches of a panel: a phone shows it at its own size
+LINE = 0.17  # inches for a row of small text
+LONGEST = 28  # characters of a name
+TOGETHER = 9  # curves in colour of a panel, where there are more
+COLOURS = (  # of a system: that of its place in the order of tables, in every figure of every report
+    "#0072b2", "#009e73", "#7f7f7f", "#8c564b", "#d55e00", "#e69f00", "#cc79a7",
+    "#7b3294", "#000000", "#56b4e9", "#b8860b", "#6b8e23", "#17a2b8",
+)  # fmt: skip
+LINES = ("-", "--", ":", "-.")  # of systems with one colour, as are the markers
+DOT, CROSS, RULE, OTHERS = COLOURS[0], COLOURS[4], COLOURS[2], "#b0b0b0"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+GROUPS = ("depth", "length", "position")  # of test examples, in records
+LOOK = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "savefig.dpi": 200,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "lra",
+}
+
+SEEDS = "Test result of each seed"
+
+Panel = tuple[str, pd.DataFrame, pd.DataFrame]
+"""Name, cells and runs of a column."""
+Style = dict[str, Any]
+"""Colour, line and marker of a system."""
+
+
+def drawn(report: "Report") -> tuple[str, dict[str, list[str]]]:
+    """Return the figure of a README and, by title, the panels of a page as SVG; a figure without data is left out."""
+    draw: dict[str, Callable[[Axes, pd.DataFrame, pd.DataFrame, dict[str, Style]], bool]] = {
+        SEEDS: _seeds,
+        "Steps to the goal": _steps,
+        "Validation during training": _curves,
+        "Training time and test result": _cost,
+        "Test accuracy by depth and length": _groups,
+    }
+    columns, styles = report.columns(), styles_of(report.cells)
+    with styled(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks
+        figures = {title: _panels(columns, panel, styles) for title, panel in draw.items()}
+        return _all_seeds(columns, styles), {title: panels for title, panels in figures.items() if panels}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw with the style of this package, whatever matplotlibrc and MPLBACKEND say."""
+    backend = os.environ.pop("MPLBACKEND", None)  # a notebook's; importing matplotlib fails where its package is absent
+    try:
+        import matplotlib
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(LOOK)
+        yield
+
+
+def svg(figure: "Figure") -> str:
+    """Return a figure as SVG, the same text for the same figure."""
+    data = io.StringIO()
+    figure.savefig(data, format="svg", metadata={"Date": None, "Creator": None})
+    return data.getvalue().partition("?>")[2].partition(">")[2].lstrip()
+
+
+def _named(name: str) -> str:
+    half = LONGEST // 2
+    text = name if len(name) <= LONGEST else f"{name[: half - 1]}…{name[-half:]}"
+    return text.replace("$", r"\$")
+
+
+def _panels(columns: list[Panel], draw: Callable[..., bool], styles: dict[str, Style]) -> list[str]:
+    """Draw a panel for each column with data, and a legend if they have labels."""
+    from matplotlib.figure import Figure
+
+    panels: list[Any] = []
+    handles: dict[str, Any] = {}
+    for name, cells, runs in columns:
+        figure = Figure(figsize=(WIDTH, _height(cells) if draw in (_seeds, _steps) else 2.4), layout="constrained")
+        axis = figure.subplots()
+        if draw(axis, cells, runs, styles):
+            axis.set_title(_named(name))
+            panels.append(svg(figure))
+            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+                handles.setdefault(label, handle)
+    if handles:
+        first = [style["label"] for style in styles.values() if style["label"] in handles]
+        handles = {label: handles[label] for label in dict.fromkeys([*first, *handles])}
+        across = 2 if max(map(len, handles)) < LONGEST // 2 + 4 else 1
+        figure = Figure(figsize=(WIDTH, LINE * math.ceil(len(handles) / across) + 0.1))
+        figure.legend(handles.values(), handles.keys(), loc="center", ncols=across)
+        panels.append(svg(figure))
+    return panels
+
+
+def styles_of(cells: pd.DataFrame) -> dict[str, Style]:
+    """Return the style of each system: its colour everywhere, and a line where a report shares a colour."""
+    styles: dict[str, Style] = {}
+    own = cells[cells.kind == "system"].sort_values("place").drop_duplicates("system")
+    alike = Counter[str]()
+    for row in own.itertuples():
+        colour = COLOURS[row.place[0] % len(COLOURS)]
+        number = alike[colour]
+        alike[colour] += 1
+        styles[row.system] = {
+            "color": colour,
+            "linestyle": LINES[number % len(LINES)],
+            "marker": MARKERS[number % len(MARKERS)],
+            "label": _named(row.system),
+        }
+    return styles
+
+
+def highlighted(cells: pd.DataFrame) -> list[str]:
+    """Return the systems that curves show in colour: all if they are few, else Transformer, the variants of Simple and
+    the best."""
+    own = cells[cells.kind == "system"]
+    if len(own) <= TOGETHER:
+        return own.system.tolist()
+    best = own.sort_values("mean", ascending=(own.metric == "perplexity").any()).system
+    named = own[own.vanilla | (own.attention == "simple")].system
+    chosen = list(dict.fromkeys([*named, *best]))[: max(TOGETHER, len(named))]
+    return [name for name in own.system if name in chosen]
+
+
+def _plot(axis: "Axes", name: str, style: Style, shown: list[str], x: list, y: list, *, marked: bool) -> None:
+    if name not in shown:
+        style = {"color": OTHERS, "linewidth": 0.7, "zorder": 1, "label": "others"}
+    axis.plot(x, y, **(style if marked else {**style, "marker": ""}))
+
+
+def caption(columns: list[Panel]) -> str:
+    """Name the marks of the figure of seeds."""
+    marks = ["Dot: seed", "bar: mean"]
+    if any(cells.published.notna().any() for _, cells, _ in columns):
+        marks.append("cross: published value")
+    if any((cells.kind == "baseline").any() for _, cells, _ in columns):
+        marks.append("dashed line: best trivial baseline")
+    return "; ".join(marks) + "."
+
+
+def _height(cells: pd.DataFrame) -> float:
+    return LINE * (cells.kind == "system").sum() + 0.7
+
+
+def _all_seeds(columns: list[Panel], styles: dict[str, Style]) -> str:
+    """Draw the test result of each seed of all columns in one figure: below one another if they are two."""
+    from matplotlib.figure import Figure
+
+    across = 1 if len(columns) <= 2 else 2
+    lines = [columns[place : place + across] for place in range(0, len(columns), across)]
+    heights = [max(_height(cells) for _, cells, _ in line) for line in lines]
+    figure = Figure(figsize=(1.3 * WIDTH if across == 1 else 2 * WIDTH, sum(heights)), layout="constrained")
+    axes = figure.subplots(len(lines), across, squeeze=False, gridspec_kw={"height_ratios": heights}).flat
+    for axis, (name, cells, runs) in zip(axes, columns, strict=False):
+        _seeds(axis, cells, runs, styles)
+        axis.set_title(_named(name))
+    for axis in list(axes)[len(columns) :]:
+        axis.remove()
+    return svg(figure)
+
+
+def _seeds(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, _: dict[str, Style]) -> bool:
+    """The test result of each seed, the mean, the published value and the best trivial baseline."""
+    own, trivial = cells[cells.kind == "system"].reset_index(drop=True), cells[cells.kind == "baseline"]
+    for y, row in own.iterrows():
+        scores = runs[runs.system == row.system].score.dropna()
+        axis.scatter(scores, [y] * len(scores), s=12, color=DOT, alpha=0.7)
+        axis.plot([row["mean"]] * 2, [y - 0.3, y + 0.3], color=DOT)
+        if pd.notna(row.published):
+            axis.scatter([row.published], [y], marker="x", s=18, color=CROSS)
+    if len(trivial):
+        best = trivial["mean"].min() if (own.metric == "perplexity").any() else trivial["mean"].max()
+        axis.axvline(best, color=RULE, linewidth=0.8, linestyle="--")
+    rows(axis, own.system.tolist())
+    axis.set_xlabel(_unit(own))
+    return True
+
+
+def _steps(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, _: dict[str, Style]) -> bool:
+    """The steps of each seed to the goal of the task."""
+    own = cells[(cells.kind == "system") & cells.goal.notna()].reset_index(drop=True)
+    for y, name in enumerate(own.system):
+        mine = runs[(runs.system == name) & runs.steps.notna()]
+        for solved, face in ((True, DOT), (False, "none")):
+            part = mine[mine.solved.astype(bool) == solved]
+            axis.scatter(part.steps, [y] * len(part), s=12, facecolor=face, edgecolor=DOT, linewidth=0.7)
+    rows(axis, own.system.tolist())
+    axis.set_xlabel("steps to the goal (open: not reached)")
+    _thousands(axis)
+    return len(own) > 0
+
+
+def rows(axis: "Axes", names: list[str]) -> None:
+    """Label the rows of a panel with names, the first one at the top."""
+    axis.set_yticks(range(len(names)), [_named(name) for name in names])
+    axis.set_ylim(len(names) - 0.5, -0.5)
+
+
+def _thousands(axis: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def _unit(cells: pd.DataFrame) -> str:
+    return "test perplexity" if (cells.metric == "perplexity").any() else "test accuracy (%)"
+
+
+def curve(metrics: list[dict[str, Any]], metric: str) -> list[tuple[int, float]]:
+    """Return (step, validation result) of each evaluation of a training."""
+    points = []
+    for line in metrics:
+        if "phase" in line:
+            continue
+        value = line.get("val_accuracy")
+        if metric == "perplexity":
+            value = None if line.get("val_loss") is None else math.exp(min(line["val_loss"], 700))
+        if value is not None:
+            points.append((line["step"], value))
+    return points
+
+
+def _curves(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[str, Style]) -> bool:
+    """The mean over seeds of the validation result by step."""
+    shown = highlighted(cells)
+    for name in cells[cells.kind == "system"].system:
+        by_step: dict[int, list[float]] = defaultdict(list)
+        mine = present(runs[runs.system == name])
+        for run in mine:
+            for step, value in curve(run.metrics, run.record.metric):
+                by_step[step].append(value)
+        steps = sorted(step for step, values in by_step.items() if len(values) * 2 >= len(mine))
+        if steps:
+            _plot(axis, name, styles[name], shown, steps, [fmean(by_step[step]) for step in steps], marked=False)
+    axis.set_xlabel("step")
+    axis.set_ylabel(_unit(cells).replace("test", "validation"))
+    _thousands(axis)
+    return any(len(line.get_xdata()) > 1 for line in axis.lines)  # type: ignore[arg-type]
+
+
+def _cost(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[str, Style]) -> bool:
+    """Mean test result by the median of the training time."""
+    times = []
+    for row in cells[(cells.kind == "system") & (cells.n > 0)].to_dict("records"):
+        seconds = runs[(runs.system == row["system"]) & runs.score.notna()].train_seconds.dropna()
+        if len(seconds):
+            times.append(median(seconds))
+            style = {**styles[row["system"]], "linestyle": "none"}
+            axis.plot(times[-1:], [row["mean"]], **style)
+    if len(times) < 2:
+        return False
+    seconds_axis(axis, times)
+    axis.set_xlabel("training time (s)")
+    axis.set_ylabel(_unit(cells))
+    return True
+
+
+def seconds_axis(axis: "Axes", times: list[float]) -> None:
+    """Label few times: on a log scale if they differ by more than a factor of three."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+
+    wide = max(times) > 3 * min(times)
+    if wide:
+        axis.set_xscale("log")
+    digits = (1.0,) if max(times) > 30 * min(times) else (1.0, 2.0, 5.0)
+    axis.xaxis.set_major_locator(LogLocator(subs=digits, numticks=6) if wide else MaxNLocator(4))
+    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _groups(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[str, Style]) -> bool:
+    """Test accuracy of examples of each depth or length, all seeds of a system together."""
+    names = [
+        name for name in GROUPS
+        if any(len(run.record.diagnostics.get(name, {})) > 1 for run in present(runs[runs.score.notna()]))
+    ]  # fmt: skip
+    if not names:
+        return False
+    shown = highlighted(cells)
+    for system in cells[cells.kind == "system"].system:
+        total, correct = Counter[str](), Counter[str]()
+        for run in present(runs[runs.system == system]):
+            for value, group in run.record.diagnostics.get(names[0], {}).items():
+                total[value] += group.examples
+                correct[value] += group.correct
+        shares = [100 * correct[value] / total[value] for value in total]
+        _plot(axis, system, styles[system], shown, list(total), shares, marked=True)
+    axis.set_xlabel(names[0])
+    axis.set_ylabel("test accuracy (%)")
+    axis.tick_params(axis="x", labelrotation=45)
+    return True

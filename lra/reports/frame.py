@@ -1,0 +1,277 @@
+"""One pandas DataFrame with a row for each run of a results folder, declared runs that are missing included."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lra.config.cell import ROUNDING
+from lra.config.configure import comparable
+from lra.core.errors import UserError, printable
+from lra.core.files import read_yaml
+from lra.core.paths import conf_dir
+from lra.records import record
+from lra.records.record import RULES, DeclaredCell, RunRecord, without_paths
+from lra.records.runs import Run, declared
+from lra.reports.published import Published
+from lra.reports.statistics import not_above
+
+MAJORITY = "majority class"  # the baseline of that name
+FITTED = ("bag of", "centroid", "convolution")  # in names of baselines that are not counts
+MILESTONES = ("50", "90", "99")  # percent of validation accuracy
+LARGEST = 1e15  # a perplexity above is treated as infinite
+COLUMN = ["protocol", "selection", "task"]  # identifies a column of a table
+CELL = [*COLUMN, "attention", "variant", "settings"]  # identifies a cell
+
+
+def runs_frame(folder: Path, runs: list[Run], published: Published, selection: str | None = None) -> pd.DataFrame:
+    """Return a row for each run, sorted as tables are.
+
+    `run` holds the `Run`, or None where a declared run is missing; `score` is the test result under `selection`, or
+    under the rule of the run's recipe, and NaN where the run is not finished. Raises UserError if runs that would share
+    a cell or a column differ in more than a table shows.
+    """
+    announced = {cell.folder: cell for cell in declared(folder).cells}
+    rows = [_of_run(run, selection) for run in runs]
+    known = {(row["cell"], row["seed"]) for row in rows}
+    rows += [_missing(cell, seed, selection) for cell in announced.values() for seed in cell.seeds
+             if (cell.folder, seed) not in known]  # fmt: skip
+    if selection and not any(row["run"] and selection in row["run"].record.test for row in rows):
+        raise UserError(f"--selection {selection}: no run below {folder} has it; leave the option out")
+    for row in rows:
+        cell = announced.get(row["cell"])
+        row |= {"declared": bool(cell), "reference": cell and cell.reference, "margin": cell and cell.margin}
+        if row["run"]:
+            published.add(row["attention"], row["variant"], row["run"].record.row)
+    frame = pd.DataFrame(rows)
+    names = [published.name(*key) for key in zip(frame.attention, frame.variant, frame.settings, strict=True)]
+    titles = short_names(sorted(frame.task.unique(), key=published.task_order), published.tasks)
+    frame = frame.assign(system=names, short=frame.task.map(titles), majority_class=_at_majority(frame))
+    refuse_hidden_differences(frame)
+    keys = [
+        (row.protocol, row.selection, published.task_order(row.task),
+         published.order(row.attention, row.variant, row.settings), row.seed)
+        for row in frame.itertuples()
+    ]  # fmt: skip
+    order = sorted(range(len(frame)), key=keys.__getitem__)
+    return frame.iloc[order].reset_index(drop=True).assign(column=lambda whole: _column_names(whole))
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Return what a sweep varied besides, as tables show it."""
+    return printable(" ".join(f"{name}={value}" for name, value in sorted(settings.items())))
+
+
+def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
+    record = run.record
+    rule = selection or record.selection
+    best = record.validation.get("best")
+    score = record.score(rule) if record.status == "finished" else None
+    status: str = record.status
+    tested = record.test.get(rule)  # type: ignore[call-overload]
+    if status == "finished" and (score is None or score > LARGEST or tested.not_finite):
+        status, score = (f"without {rule}" if rule not in record.test else "not finite"), None
+    return {
+        "run": run,
+        "cell": run.cell.as_posix(),
+        "protocol": record.protocol,
+        "selection": rule,
+        "task": printable(record.task),
+        "attention": printable(record.attention),
+        "variant": printable(record.variant),
+        "settings": settings_text(record.settings),
+        "seed": record.seed,
+        "metric": record.metric,
+        "status": status,
+        "score": score,
+        **{f"test_{each}": record.score(each) for each in RULES},
+        "best_val": getattr(best, record.metric, None),
+        "best_val_step": best and best.step,
+        "steps": record.steps or None,
+        "ended": record.ended,
+        "lr": record.config.get("train", {}).get("lr"),
+        "goal": record.goal,
+        "solved": record.solved if record.goal is not None else None,
+        **{f"steps_to_{percent}": _milestone(record, percent) for percent in MILESTONES},
+        "train_seconds": train_seconds(record),
+        "tokens_per_second": record.tokens_per_second,
+        "parameters": record.parameters or None,
+        "device": record.provenance.device,
+        "commit": record.provenance.commit,
+        "dirty": record.provenance.dirty,
+    }
+
+
+def _missing(cell: DeclaredCell, seed: int, selection: str | None) -> dict[str, Any]:
+    return {
+        "run": None,
+        "cell": cell.folder,
+        "protocol": cell.protocol,
+        "attention": cell.attention,
+        "variant": cell.variant,
+        "selection": selection or cell.selection,
+        "task": printable(cell.task_name),
+        "settings": settings_text(cell.settings),
+        "seed": seed,
+        "status": "missing",
+    }
+
+
+def _milestone(record: RunRecord, percent: str) -> int | None:
+    reached = record.reached.get(percent)
+    return None if reached is None else reached.step
+
+
+def train_seconds(record: RunRecord) -> float | None:
+    """Return the seconds of training and pretraining, without evaluations."""
+    if "train" not in record.seconds:
+        return None
+    before = record.pretrain["seconds"].get("train", 0.0) if record.pretrain else 0.0
+    return record.seconds["train"] + before
+
+
+def _at_majority(frame: pd.DataFrame) -> list[bool]:
+    """Mark the finished runs whose accuracy is not above that of the majority class, within its 95 % interval."""
+    marks = []
+    for row in frame.itertuples():
+        record = row.run and row.run.record
+        known = record and row.status == "finished" and record.metric == "accuracy" and MAJORITY in record.baselines
+        result = record.test[row.selection] if known else None
+        marks.append(result is not None and not_above(result.correct, result.examples, record.baselines[MAJORITY]))
+    return marks
+
+
+def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
+    """Name each task in a word or two: its title if it has one, `ListOps-short` where sizes are not the published ones,
+    `Image-copies` where the data are not; numbered where two names would be equal."""
+    names: dict[str, str] = {}
+    for task in tasks:
+        base, _, note = task.partition(" (")
+        suffix = "-short" if "length" in note else "-small" if note else ""
+        if note.startswith("JPEG copies") and "limit" not in note:
+            suffix = "-copies"
+        name = titles.get(task) or (titles[base] + suffix if base in titles else base)
+        same = sum(re.fullmatch(rf"{re.escape(name)}(-\d+)?", other) is not None for other in names.values())
+        names[task] = f"{name}-{same + 1}" if same else name
+    return names
+
+
+def _column_names(frame: pd.DataFrame) -> list[str]:
+    """Name the column of each row: its task, with its protocol and selection rule where there are several."""
+    protocols = frame.protocol.nunique() > 1
+    rules = len(frame[["protocol", "selection"]].drop_duplicates()) > frame.protocol.nunique()
+    return [
+        ", ".join([row.short, *([row.protocol] if protocols else []), *([row.selection] if rules else [])])
+        for row in frame.itertuples()
+    ]
+
+
+def baselines(frame: pd.DataFrame) -> dict[str, float]:
+    """Return the trivial baselines of a column; of those that are fitted on each machine, the best result.
+
+    Raises UserError if runs disagree about one that is counted.
+    """
+    values: dict[str, float] = {}
+    for run in present(frame):
+        best = min if run.record.metric == "perplexity" else max
+        for name, value in run.record.baselines.items():
+            known = values.setdefault(name, value)
+            if not _is_fitted(name, run.record) and not math.isclose(known, value, rel_tol=1e-9):
+                raise UserError(f"{run.name}: baseline {name!r} is {value}, elsewhere {known}")
+            values[name] = best(known, value)
+    return dict(sorted(values.items()))
+
+
+def _is_fitted(name: str, record: RunRecord) -> bool:
+    """Return True if rounding, which differs between processors and numbers of threads, may decide a baseline."""
+    if str(record.config.get("task", {}).get("_target_", "lra.")).startswith("lra."):
+        return any(word in name for word in FITTED)
+    return name != MAJORITY  # of a user's task
+
+
+def present(frame: pd.DataFrame) -> list[Run]:
+    """Return the runs of a frame, without missing ones."""
+    return [run for run in frame.run if run is not None]
+
+
+@cache
+def default_reference() -> tuple[str | None, float]:
+    """Return `sweep.reference` and `sweep.margin` as conf/train.yaml has them."""
+    sweep = read_yaml(conf_dir() / "train.yaml")["sweep"]
+    return sweep["reference"], sweep["margin"]
+
+
+def declared_reference(frame: pd.DataFrame) -> tuple[str | None, float]:
+    """Return the reference system and the margin that the sweeps of a column declared. Raises UserError if they
+    differ."""
+    pairs = {
+        (row.reference if isinstance(row.reference, str) else None, float(row.margin))
+        for row in frame.itertuples()
+        if pd.notna(row.margin)
+    }
+    if len(pairs) > 1:
+        words = " and ".join(
+            f"{name or 'the default'} with margin {margin:g}" for name, margin in sorted(pairs, key=str)
+        )
+        raise UserError(f"sweeps of one column have reference {words}: set sweep.reference and sweep.margin once")
+    return pairs.pop() if pairs else default_reference()
+
+
+# Runs of a cell differ in the seed only; those of a column share task version, data, protocol and goal.
+
+
+def refuse_hidden_differences(frame: pd.DataFrame) -> None:
+    """Raises UserError where a table would pool or compare runs that differ in more than it shows."""
+    for _, cell in frame.groupby(CELL, sort=False):
+        if repeated := cell[cell.seed.duplicated(keep=False) & cell.run.notna()].run.tolist()[:2]:
+            first, other = (run.name for run in repeated)
+            raise UserError(f"{first} and {other} have the same seed of one cell; keep one of them")
+        _refuse(present(cell), "a cell")
+    for _, column in frame.groupby(COLUMN, sort=False):
+        _refuse(present(column), "a column")
+
+
+def _refuse(runs: list[Run], place: str) -> None:
+    if fault := conflict(runs, place):
+        raise UserError(fault)
+
+
+def conflict(runs: list[Run], place: str) -> str:
+    """Return how runs of `a cell` or `a column` differ in more than the table shows; empty if they do not."""
+    facts = _pooled if place == "a cell" else _compared
+    runs = sorted(runs, key=lambda run: run.record.provenance.data_sha256 is None)
+    for run in runs[1:]:
+        varied = {f"config.{key}" for other in (runs[0], run) for key in other.record.settings}
+        for key, mine, theirs in record.differences(facts(runs[0].record), facts(run.record)):
+            if (key not in varied or place == "a cell") and not (key == "data" and None in (mine, theirs)):
+                fault = f"differ in {key}: {mine} and {theirs}"
+                if key.startswith("code."):
+                    fault = f"were trained by different code: {key.removeprefix('code.')} was edited between them"
+                return f"{runs[0].name} and {run.name} would share {place} of the table but {fault}"
+    return ""
+
+
+def _pooled(record: RunRecord) -> dict[str, Any]:
+    config = {key: value for key, value in comparable(without_paths(record.config)).items() if key != "seed"}
+    if "train" in config:
+        config["train"] = {key: value for key, value in config["train"].items() if f"train.{key}" not in ROUNDING}
+    if config.get("init"):  # each seed may start from the weights of its own source
+        config["init"] = {key: value for key, value in config["init"].items() if key != "sha256"}
+    sources = config.pop("code", {})
+    data = {"data": record.provenance.data_sha256, "task_version": record.task_version, "metric": record.metric}
+    return {**data, "config": config, "code": sources}
+
+
+def _compared(record: RunRecord) -> dict[str, Any]:
+    train = record.config.get("train", {})
+    goal = {} if record.goal is None else {"eval_every": train.get("eval_every")}
+    return {
+        "task_version": record.task_version,
+        "data": record.provenance.data_sha256,
+        "metric": record.metric,
+        "config": {"protocol": record.config.get("protocol"), "train": {"goal": record.goal, **goal}},
+    }
