@@ -52,22 +52,20 @@ LOOK = {
 
 SEEDS = "Test result of each seed"
 
-Panel = tuple[str, pd.DataFrame, pd.DataFrame]
-"""Name, cells and runs of a column."""
 Style = dict[str, Any]
 """Colour, line and marker of a system."""
 
 
-def drawn(report: "Report") -> tuple[str, dict[str, list[str]]]:
+def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
     """Return the figure of a README and, by title, the panels of a page as SVG; a figure without data is left out."""
-    draw: dict[str, Callable[[Axes, pd.DataFrame, pd.DataFrame, dict[str, Style]], bool]] = {
+    draw: dict[str, Callable[[Axes, Column, dict[str, Style]], bool]] = {
         SEEDS: _seeds,
         "Steps to the goal": _steps,
         "Validation during training": _curves,
         "Training time and test result": _cost,
         "Test accuracy by depth and length": _groups,
     }
-    columns, styles = report.columns(), styles_of(report.cells)
+    styles = styles_of(columns)
     with styled(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks
         figures = {title: _panels(columns, panel, styles) for title, panel in draw.items()}
