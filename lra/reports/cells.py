@@ -46,9 +46,9 @@ class Cell:
         self.metric = self.records[0].metric if self.records else "accuracy"
         self.order = published.order(self.attention, self.variant, self.settings)
         self.complexity = published.complexity(self.attention)
-        self.published = source and source.number(self.system, first.task)
-        self.published_mean = source and source.number(self.system, first.task, "mean")
-        self.published_source = source and source.name
+        self.published = source.number(self.system, first.task) if source else None
+        self.published_mean = source.number(self.system, first.task, "mean") if source else None
+        self.published_source = source.name if source else None
         self.summary = summarise(self.finished.score.tolist(), lower_is_better=self.metric == "perplexity")
         self.scores = self.finished.score.tolist()
         rates, validated = frame.lr.dropna().unique(), self.finished.best_val.dropna()
@@ -61,7 +61,8 @@ class Cell:
         self.best_rate: bool | None = None
         self.untuned = False
         self.reference: Cell | None = None
-        self.comparison, self.p_holm = Comparison(), None
+        self.comparison = Comparison()
+        self.p_holm: float | None = None
 
     @property
     def is_vanilla(self) -> bool:
@@ -197,8 +198,8 @@ class Column:
             groups.setdefault((cell.attention, cell.variant, RATE.sub("", cell.settings).strip()), []).append(cell)
         best, chosen = min if self.lower_is_better else max, []
         for group in groups.values():
-            tried = [cell for cell in group if cell.best_val is not None]
-            chosen += [best(tried, key=lambda cell: cell.best_val)] if len(group) > 1 and tried else group
+            tried = {cell.best_val: cell for cell in reversed(group) if cell.best_val is not None}
+            chosen += [tried[best(tried)]] if len(group) > 1 and tried else group
         return [cell for cell in self.cells if cell in chosen]
 
     def _compare(self, cells: list[Cell]) -> None:
@@ -209,8 +210,8 @@ class Column:
             if other is not None and other is not cell:
                 cell.reference = other
                 cell.comparison = compare(cell.scores, other.scores, margin, lower_is_better=self.lower_is_better)
-        tested = [cell for cell in cells if cell.comparison.p is not None]
-        for cell, p in zip(tested, holm([cell.comparison.p for cell in tested]), strict=True):
+        tested = {cell: cell.comparison.p for cell in cells if cell.comparison.p is not None}
+        for cell, p in zip(tested, holm([*tested.values()]), strict=True):
             cell.p_holm = p
 
     def _notes(self, source: PublishedTable | None) -> Iterator[str]:

@@ -10,8 +10,8 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lra.records.names import README, SEEDS, SEEDS_FIGURE, TABLE, TABLE_TEX
-from lra.reports.figures import caption
 from lra.reports.cells import Column
+from lra.reports.figures import caption
 from lra.reports.frame import CELL, seeds
 from lra.reports.tables import MARK, significance, unbeaten
 

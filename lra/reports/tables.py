@@ -66,7 +66,9 @@ def tables(columns: list[Column]) -> Tables:
         if any(cell.published is not None for cell in column.cells):
             known = [number(cells[name].published) if name in cells else "" for name in systems]
             results[f"{column.name}, published"] = [*known, *([""] * len(trivial))]
-    return Tables(pd.DataFrame(results), *_goals(columns, systems), {mark: text for text, mark in notes.letters.items()})
+    return Tables(
+        pd.DataFrame(results), *_goals(columns, systems), {mark: text for text, mark in notes.letters.items()}
+    )
 
 
 def _goals(columns: list[Column], systems: Iterable[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -78,9 +80,7 @@ def _goals(columns: list[Column], systems: Iterable[str]) -> tuple[pd.DataFrame,
                 header = f"{column.name}, {cell.goal:g} %"
                 solved.loc[cell.system, header] = f"{cell.solved} of {cell.ran}"
                 steps.loc[cell.system, header] = number(cell.median_steps, ",.0f")
-    solved, steps = (
-        frame.dropna(how="all").fillna("").reset_index(names="system") for frame in (solved, steps)
-    )
+    solved, steps = (frame.dropna(how="all").fillna("").reset_index(names="system") for frame in (solved, steps))
     return solved, steps if steps.drop(columns="system").any(axis=None) else pd.DataFrame()
 
 
