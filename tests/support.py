@@ -140,7 +140,7 @@ def mixer_of(name: str, *overrides: str, **changes: object) -> Mixer:
     return maker(name, *overrides)(shape(**{"out_proj": False, **changes})).double().eval()
 
 
-# The settings of the laws, beside those of conf/. Their blocks are small beside the tests' lengths, and they take the
+# The settings of the checks, beside those of conf/. Their blocks are small beside the tests' lengths, and they take the
 # other branches. Only the first is tested by default; () is the one of conf/.
 SETTINGS: dict[str, list[tuple[str, ...]]] = {
     "local": [("attention.window=3",), ("attention.window=3", "attention.kind=sliding")],

@@ -1,4 +1,4 @@
-"""Laws that every mixer in conf/attention/ must keep, and the identities of simple and softmax."""
+"""Checks that every mixer in conf/attention/ must keep, and the identities of simple and softmax."""
 
 import math
 from copy import deepcopy
@@ -19,7 +19,7 @@ from support import (
     shape,
 )
 
-from lra.checks import LAWS, Trial, findings
+from lra.checks import CHECKS, Subject, run_checks
 from lra.core.errors import UserError
 from lra.ops.dropout import set_keys
 from lra.ops.gram import Moments, Product, ProductByHead
@@ -29,13 +29,13 @@ from lra.ops.gram import Moments, Product, ProductByHead
 def test_keeps_the_laws_that_lra_check_tries(name: str, extra: list[str]) -> None:
     """All of them under strict, those of padding under each protocol; `test_gradients` looks at the derivatives."""
     for protocol in protocols_of(name):
-        tried = [law for law in LAWS if law.name == "padding" or protocol == "strict"]
+        tried = [check for check in CHECKS if check.name == "padding" or protocol == "strict"]
         make = maker(name, *extra, f"protocol={protocol}")
-        trial = Trial(make, shape(dropout=0.3), lengths=(1, 11), tolerance=1e-7)
-        verdicts = list(findings(trial, tuple(law for law in tried if law.name != "gradient")))
-        assert [finding for finding in verdicts if finding.verdict == "broken"] == [], protocol
-        silent = {finding.law.name for finding in verdicts if finding.verdict == "silent"}
-        assert ("padding" not in silent) == trial.kind.maskable
+        subject = Subject(make, shape(dropout=0.3), lengths=(1, 11), tolerance=1e-7)
+        results = list(run_checks(subject, tuple(check for check in tried if check.name != "gradient")))
+        assert [result for result in results if result.verdict == "failed"] == [], protocol
+        skipped = {result.check.name for result in results if result.verdict == "skipped"}
+        assert ("padding" not in skipped) == subject.kind.maskable
 
 
 @every_setting

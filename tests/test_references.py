@@ -1,6 +1,6 @@
 """Mixers against references written from the formulas of their cards, in float64.
 
-Padding and causality need no reference of their own: by the laws in test_attention.py padding changes nothing, and a
+Padding and causality need no reference of their own: by the checks in test_attention.py padding changes nothing, and a
 causal output is that of the document that ends there.
 """
 

@@ -8,7 +8,7 @@ import torch
 from support import facts, settings, shape, small_recipe, stub_task, train_state, train_step
 from torch import Tensor, nn
 
-from lra.checks import Trial, findings
+from lra.checks import Subject, run_checks
 from lra.mixers import Attention, Card, Mixer
 from lra.mixers.base import Shape
 from lra.network.architecture import Architecture
@@ -86,9 +86,9 @@ def made(kind: type[Mixer], protocol: str) -> Model:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_keeps_the_laws(kind: type[Mixer]) -> None:
-    trial = Trial(kind, shape(), lengths=(1, 5))
-    assert [finding for finding in findings(trial) if finding.verdict == "broken"] == []
-    assert [finding.law.name for finding in findings(trial) if finding.crashed] == []
+    subject = Subject(kind, shape(), lengths=(1, 5))
+    assert [result for result in run_checks(subject) if result.verdict == "failed"] == []
+    assert [result.check.name for result in run_checks(subject) if result.crashed] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

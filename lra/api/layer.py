@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from lra.api.training import composed_command
-from lra.checks import Finding
+from lra.checks import CheckResult
 from lra.cli.check import CheckSettings, examine, maker
 from lra.config import configure
 from lra.config.compose import options as choices
@@ -148,28 +148,28 @@ def attention(
 
 
 @dataclass(frozen=True)
-class Checkup:
+class CheckReport:
     """Results of `check`.
 
     Args:
-        findings: one for each law that was checked, with its `verdict`: kept, broken or silent (does not apply).
+        results: one for each check that ran, with its `verdict`: passed, failed or skipped (does not apply).
         text: output of `lra-check`.
     """
 
-    findings: tuple[Finding, ...]
+    results: tuple[CheckResult, ...]
     text: str
 
     @property
-    def broken(self) -> list[str]:
-        """Names of the broken laws."""
-        return [finding.law.name for finding in self.findings if finding.verdict == "broken"]
+    def failed(self) -> list[str]:
+        """Names of the failed checks."""
+        return [result.check.name for result in self.results if result.verdict == "failed"]
 
     def __repr__(self) -> str:
         return self.text
 
 
-def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides: str) -> Checkup:
-    """Check an attention against the laws of mixers, as `lra-check` does.
+def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides: str) -> CheckReport:
+    """Run the correctness checks on an attention, as `lra-check` does.
 
     Args:
         attention: name of an option, layer that `lra.attention` returned, or subclass of `lra.mixers.Mixer`.
@@ -188,6 +188,6 @@ def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides
     else:
         name, make = getattr(attention, "__name__", type(attention).__name__), attention
     lines: list[str] = []
-    with torch.random.fork_rng(devices=[]):  # the laws are tried with seeds of their own
-        findings = examine(name, make, settings, lines.append)
-    return Checkup(tuple(findings), "\n".join(lines))
+    with torch.random.fork_rng(devices=[]):  # the checks have seeds of their own
+        results = examine(name, make, settings, lines.append)
+    return CheckReport(tuple(results), "\n".join(lines))

@@ -9,7 +9,7 @@ import torch
 
 from lra.bench.settings import BenchSettings
 from lra.bench.straightforward import Straightforward, expect, straightforward_attention, update
-from lra.checks.trial import shape_of
+from lra.checks.subject import shape_of
 from lra.config import configure
 from lra.core.errors import UserError
 from lra.ops.dropout import set_keys

@@ -1,4 +1,4 @@
-"""lra-check: check an attention against the laws of mixers."""
+"""lra-check: run the correctness checks on an attention."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from lra.config import configure
 from lra.core.console import plural, say
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
-    from lra.checks import Finding
+    from lra.checks import CheckResult
     from lra.mixers.base import Mixer, Shape
 
-WORDS = {"kept": "PASS", "broken": "FAIL", "silent": "----"}
+WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "----"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,11 @@ class CheckSettings:
 
 
 def job(cfg: DictConfig) -> None:
-    """Check every law and print its verdict. Raises SystemExit where a law is broken."""
+    """Run every check and print its verdict. Raises SystemExit if one fails."""
     settings = configure.part(CheckSettings, cfg)
     name = HydraConfig.get().runtime.choices["attention"]
-    findings = examine(name, maker(settings), settings, partial(say, to_stdout=True))
-    if any(finding.verdict == "broken" for finding in findings):
+    results = examine(name, maker(settings), settings, partial(say, to_stdout=True))
+    if any(result.verdict == "failed" for result in results):
         raise SystemExit(FAILED)
 
 
@@ -48,37 +48,37 @@ def maker(settings: CheckSettings) -> "Callable[[Shape], Mixer]":
 
 def examine(
     name: str, make: "Callable[[Shape], Mixer]", settings: CheckSettings, tell: Callable[[str], object]
-) -> "list[Finding]":
-    """Check the laws and return the findings; `tell` receives each line to print."""
-    import lra.checks as laws
-    from lra.checks.trial import Trial, shape_of
+) -> "list[CheckResult]":
+    """Run the checks and return the results; `tell` receives each line to print."""
+    from lra.checks.run import CHECKS, run_checks
+    from lra.checks.subject import Subject, shape_of
 
     shape = shape_of(settings.model, max(settings.lengths))
-    trial = Trial(make, shape, lengths=tuple(sorted(settings.lengths)))
+    subject = Subject(make, shape, lengths=tuple(sorted(settings.lengths)))
     with configure.blamed("attention", settings.packages):
         mixer = make(shape)
     tell(f"{name}: {type(mixer).__name__}, width {shape.dim}, {shape.heads} heads")
-    findings = []
-    for finding in laws.findings(trial):
-        tell("\n".join(_lines(finding)))
-        findings.append(finding)
+    results = []
+    for result in run_checks(subject):
+        tell("\n".join(_lines(result)))
+        results.append(result)
     weights = sum(weight.numel() for weight in mixer.parameters())
     tell(f"      {'parameters':10} {weights:,}")
-    broken = [finding.law.name for finding in findings if finding.verdict == "broken"]
-    if unchecked := len(laws.LAWS) - len(findings):
-        tell(f"broken: {broken[-1]}; {plural(unchecked, 'law')} not checked until it is mended")
+    failed = [result.check.name for result in results if result.verdict == "failed"]
+    if unchecked := len(CHECKS) - len(results):
+        tell(f"failed: {failed[-1]}; {plural(unchecked, 'check')} not run until it is mended")
     else:
-        tell(f"broken: {', '.join(broken)}" if broken else "all checks passed")
-    return findings
+        tell(f"failed: {', '.join(failed)}" if failed else "all checks passed")
+    return results
 
 
-def _lines(finding: "Finding") -> list[str]:
-    """Lines of a law: its verdict, and the smallest case and a hint below a broken one."""
-    lines = [f"{WORDS[finding.verdict]}  {finding.law.name:10} {finding.law.says}"]
-    if finding.verdict == "broken":
-        lines.append(f"{'':17}{finding.case}: {finding.evidence}" if finding.case else f"{'':17}{finding.evidence}")
-    if finding.hint:
-        lines.append(f"{'':17}hint: {finding.hint}")
+def _lines(result: "CheckResult") -> list[str]:
+    """Lines of a check: its verdict, and the smallest case and a hint below a failed one."""
+    lines = [f"{WORDS[result.verdict]}  {result.check.name:10} {result.check.claim}"]
+    if result.verdict == "failed":
+        lines.append(f"{'':17}{result.case}: {result.evidence}" if result.case else f"{'':17}{result.evidence}")
+    if result.hint:
+        lines.append(f"{'':17}hint: {result.hint}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Test subjects of the laws: new mixers, and documents of a few positions, the smallest first.
+"""What a check tests: new mixers, and documents of a few positions, the smallest first.
 
 Legend: B documents, L positions, D width.
 """
@@ -22,8 +22,8 @@ SEED, STEP = 1, 0
 LRA = Path(__file__).parents[1]
 
 
-class Broken(Exception):
-    """A law is broken; the message is what was found, `hint` what to look for."""
+class CheckFailed(Exception):
+    """A check fails; the message is what was found, `hint` what to look for."""
 
     def __init__(self, difference: str, hint: str = "") -> None:
         super().__init__(difference)
@@ -31,16 +31,16 @@ class Broken(Exception):
 
 
 @dataclass
-class Trial:
-    """Mixers and inputs for a law."""
+class Subject:
+    """Mixers and inputs for a check."""
 
     make: Callable[[Shape], Mixer]
     shape: Shape
     lengths: tuple[int, ...] = (1, 2, 3, 5, 8, 13)  # of inputs, ascending
     masked: bool = True
     tolerance: float = 1e-5  # relative to the largest output; a mixer may compute in float32
-    case: str = ""  # description of the current inputs; empty until a law uses some
-    note: str = ""  # advice on a mixer that keeps the law
+    case: str = ""  # description of the current inputs; empty until a check uses some
+    note: str = ""  # advice on a mixer that passes
 
     def mixer(self, seed: int = SEED, **changes: Any) -> Mixer:
         """Construct a mixer in float64, for evaluation; equal at every call with the same seed and shape."""
