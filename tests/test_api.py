@@ -151,13 +151,13 @@ def test_the_laws_are_those_of_the_command(cli: Commands) -> None:
 
 
 def test_the_laws_of_a_class_that_is_at_hand() -> None:
-    from lra.mixers import Mixer, Shape
+    from lra.mixers import Mixer, MixerConfig
 
     class Leaks(Mixer):
-        card = lra.attention("fnet", width=6, heads=1, max_len=5).card
+        info = lra.attention("fnet", width=6, heads=1, max_len=5).info
 
-        def __init__(self, shape: Shape, *, by: float) -> None:
-            super().__init__(shape)
+        def __init__(self, config: MixerConfig, *, by: float) -> None:
+            super().__init__(config)
             self.by = by
 
         def forward(self, x: torch.Tensor, key_mask: torch.Tensor | None = None) -> torch.Tensor:

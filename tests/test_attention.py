@@ -90,7 +90,7 @@ def test_an_accelerator_gives_the_numbers_of_the_cpu(name: str, extra: list[str]
 def test_memory_grows_as_declared(name: str, extra: list[str]) -> None:
     """From 512 to 2,048 positions: fourfold where it is linear (a quarter more is allowed), else clearly more."""
     growth = saved_bytes(name, extra, 2048) / max(1, saved_bytes(name, extra, 512))
-    assert (growth <= 5) == mixer_of(name, *extra).card.linear, growth
+    assert (growth <= 5) == mixer_of(name, *extra).info.linear_memory, growth
 
 
 @pytest.mark.parametrize("name", options("attention"))

@@ -22,13 +22,13 @@ THEIRS = '''"""Mixers, each with a fault."""
 import torch
 from torch import Tensor, nn
 
-from lra.mixers import Attention, Card, Mixer
+from lra.mixers import Attention, MixerInfo, Mixer
 
 
 class Sound(Attention):
     """The mean of the values at real positions, or of those up to one's own."""
 
-    card = Card(paper="none", formula="V / L", time="L D", linear=True, oracle="none")
+    info = MixerInfo(paper="none", formula="V / L", complexity="L D", linear_memory=True, reference="none")
     commutes = True
     can_be_causal = True
 
@@ -40,11 +40,11 @@ class Sound(Attention):
 
 
 class Free(Mixer):
-    card, commutes = Sound.card, True
+    info, commutes = Sound.info, True
 
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.inner = nn.Linear(shape.dim, shape.dim)
+    def __init__(self, config):
+        super().__init__(config)
+        self.inner = nn.Linear(config.dim, config.dim)
 
     def forward(self, x, key_mask=None):
         return self.inner(x)
@@ -106,9 +106,9 @@ class InPlace(Free):
 
 
 class KeepsState(Free):
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.register_buffer("seen", torch.zeros(shape.dim))
+    def __init__(self, config):
+        super().__init__(config)
+        self.register_buffer("seen", torch.zeros(config.dim))
 
     def forward(self, x, key_mask=None):
         self.seen = self.seen + x.mean(dim=(0, 1))
@@ -116,18 +116,18 @@ class KeepsState(Free):
 
 
 class Unregistered(Free):
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.gates = [nn.Linear(shape.dim, shape.dim) for _ in range(shape.heads)]
+    def __init__(self, config):
+        super().__init__(config)
+        self.gates = [nn.Linear(config.dim, config.dim) for _ in range(config.heads)]
 
     def forward(self, x, key_mask=None):
         return self.inner(x)
 
 
 class NotInitialised(Free):
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.scale = nn.Parameter(torch.full((shape.dim,), float("nan")))
+    def __init__(self, config):
+        super().__init__(config)
+        self.scale = nn.Parameter(torch.full((config.dim,), float("nan")))
 
     def forward(self, x, key_mask=None):
         return self.inner(x) * self.scale
@@ -253,7 +253,7 @@ def test_a_mixer_for_one_length_trains_with_a_warning(capfd: pytest.CaptureFixtu
     """The checks run on documents that are shorter."""
 
     def forward(self: Mixer, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
-        return x.view(len(x), self.shape.max_positions, self.shape.dim)
+        return x.view(len(x), self.config.max_positions, self.config.dim)
 
     model = theirs_of(model_of("attention=softmax", *SIZES, task=facts(max_len=17)), forward)
     passed = checks.check_before_run(model.blocks[0].mixer, masked=True, device="cpu")

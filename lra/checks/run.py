@@ -115,8 +115,8 @@ def check_before_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
         return []
     name, passed = type(mixer).__name__, []
     checks = tuple(check for check in CHECKS if check.quick)
-    length = min(POSITIONS, mixer.shape.max_positions)
-    subject = Subject(lambda shape: copy.deepcopy(mixer), mixer.shape, lengths=(length,), masked=masked)
+    length = min(POSITIONS, mixer.config.max_positions)
+    subject = Subject(lambda config: copy.deepcopy(mixer), mixer.config, lengths=(length,), masked=masked)
     for number, result in enumerate(run_checks(subject, checks), start=1):
         claim = result.check.claim
         if result.crashed:
@@ -133,7 +133,7 @@ def check_before_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
 def _check_computes(mixer: Mixer, masked: bool, device: str) -> None:
     """Raise UserError if a forward pass in training fails on documents of the model's own length."""
     mixer = trained(copy.deepcopy(mixer).to(device), [0])
-    x = values(1, mixer.shape.max_positions, mixer.shape.dim).float().to(device)
+    x = values(1, mixer.config.max_positions, mixer.config.dim).float().to(device)
     mask = torch.ones(x.shape[:2], dtype=torch.bool, device=device) if masked and mixer.maskable else None
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -15,7 +15,7 @@ from lra.core.console import plural, say
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
     from lra.checks import CheckResult
-    from lra.mixers.base import Mixer, Shape
+    from lra.mixers.base import Mixer, MixerConfig
 
 WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "----"}
 
@@ -39,7 +39,7 @@ def job(cfg: DictConfig) -> None:
         raise SystemExit(FAILED)
 
 
-def maker(settings: CheckSettings) -> "Callable[[Shape], Mixer]":
+def maker(settings: CheckSettings) -> "Callable[[MixerConfig], Mixer]":
     """Return the constructor of the configured mixers."""
     from lra.mixers.base import Mixer
 
@@ -47,17 +47,17 @@ def maker(settings: CheckSettings) -> "Callable[[Shape], Mixer]":
 
 
 def examine(
-    name: str, make: "Callable[[Shape], Mixer]", settings: CheckSettings, tell: Callable[[str], object]
+    name: str, make: "Callable[[MixerConfig], Mixer]", settings: CheckSettings, tell: Callable[[str], object]
 ) -> "list[CheckResult]":
     """Run the checks and return the results; `tell` receives each line to print."""
     from lra.checks.run import CHECKS, run_checks
-    from lra.checks.subject import Subject, shape_of
+    from lra.checks.subject import Subject, config_of
 
-    shape = shape_of(settings.model, max(settings.lengths))
-    subject = Subject(make, shape, lengths=tuple(sorted(settings.lengths)))
+    config = config_of(settings.model, max(settings.lengths))
+    subject = Subject(make, config, lengths=tuple(sorted(settings.lengths)))
     with configure.blamed("attention", settings.packages):
-        mixer = make(shape)
-    tell(f"{name}: {type(mixer).__name__}, width {shape.dim}, {shape.heads} heads")
+        mixer = make(config)
+    tell(f"{name}: {type(mixer).__name__}, width {config.dim}, {config.heads} heads")
     results = []
     for result in run_checks(subject):
         tell("\n".join(_lines(result)))

@@ -102,8 +102,8 @@ class Bert(InitialWeights):
         config = self._json(CONFIG)
         block = model.blocks[0]
         here = {
-            "hidden_size": ("model.dim", block.mixer.shape.dim),
-            "num_attention_heads": ("model.heads", block.mixer.shape.heads),
+            "hidden_size": ("model.dim", block.mixer.config.dim),
+            "num_attention_heads": ("model.heads", block.mixer.config.heads),
             "intermediate_size": ("model.mlp_dim", block.feed_forward[0].out_features),
             "layer_norm_eps": ("model.norm_eps", getattr(block.mixer_norm, "eps", None)),
         }

@@ -169,10 +169,10 @@ def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size:
 
 
 def _row(mixer: "Mixer") -> dict[str, str] | None:
-    """Return name and complexity from the card of a mixer from outside lra; the report knows the others."""
+    """Return name and complexity from the description of a mixer from outside lra; the report knows the others."""
     if type(mixer).__module__.split(".")[0] == "lra":
         return None
-    return {"name": mixer.card.name or type(mixer).__name__, "complexity": f"O({mixer.card.time})"}
+    return {"name": mixer.info.name or type(mixer).__name__, "complexity": f"O({mixer.info.complexity})"}
 
 
 def check_attention(settings: Settings, system: System) -> None:
