@@ -204,9 +204,8 @@ def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]
     hydra = _unresolved(config)["hydra"]  # ${seed} is that of each run
     preset = [f"{key}={value}" for key, value in (hydra["sweeper"]["params"] or {}).items()]
     choices: dict[str, list[str]] = {}
-    for override in OverridesParser.create(config_loader=loader).parse_overrides(
-        [*preset, *hydra["overrides"]["task"]]
-    ):
+    parser = OverridesParser.create(config_loader=loader)
+    for override in parser.parse_overrides([*preset, *hydra["overrides"]["task"]]):
         key, texts = override.get_key_element(), [override.input_line]
         if override.is_sweep_override():
             listed = override.sweep_string_iterator() if override.is_discrete_sweep() else ()
