@@ -1,85 +1,25 @@
-"""lra-check: run the correctness checks on an attention."""
+"""lra-check: run the correctness checks of an attention."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from pydantic import Field, PositiveInt
 
-from lra.cli.command import FAILED, command
+from lra.cli.command import command
 from lra.config import configure
-from lra.core.console import plural, say
-
-if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
-    from lra.checks import CheckResult
-    from lra.mixers.base import Mixer, MixerConfig
-
-WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "----"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckSettings:
-    """The checked configuration; the fields are the keys of `conf/check.yaml` that matter for one mixer."""
-
-    attention: dict[str, Any]
-    model: dict[str, Any]
-    lengths: Annotated[list[PositiveInt], Field(min_length=1)]
-    packages: list[str]
+from lra.core.console import say
+from lra.core.errors import FAILED
 
 
 def job(cfg: DictConfig) -> None:
     """Run every check and print its verdict. Raises SystemExit if one fails."""
+    from lra.checks.report import CheckSettings, examine, maker  # imports torch, which takes seconds
+
     settings = configure.part(CheckSettings, cfg)
     name = HydraConfig.get().runtime.choices["attention"]
     results = examine(name, maker(settings), settings, partial(say, to_stdout=True))
     if any(result.verdict == "failed" for result in results):
         raise SystemExit(FAILED)
-
-
-def maker(settings: CheckSettings) -> "Callable[[MixerConfig], Mixer]":
-    """Return the constructor of the configured mixers."""
-    from lra.mixers.base import Mixer
-
-    return configure.build(settings.attention, "attention", settings.packages, supplied=1, kind=Mixer)
-
-
-def examine(
-    name: str, make: "Callable[[MixerConfig], Mixer]", settings: CheckSettings, tell: Callable[[str], object]
-) -> "list[CheckResult]":
-    """Run the checks and return the results; `tell` receives each line to print."""
-    from lra.checks.run import CHECKS, run_checks
-    from lra.checks.subject import Subject, config_of
-
-    config = config_of(settings.model, max(settings.lengths))
-    subject = Subject(make, config, lengths=tuple(sorted(settings.lengths)))
-    with configure.blamed("attention", settings.packages):
-        mixer = make(config)
-    tell(f"{name}: {type(mixer).__name__}, width {config.dim}, {config.heads} heads")
-    results = []
-    for result in run_checks(subject):
-        tell("\n".join(_lines(result)))
-        results.append(result)
-    weights = sum(weight.numel() for weight in mixer.parameters())
-    tell(f"      {'parameters':10} {weights:,}")
-    failed = [result.check.name for result in results if result.verdict == "failed"]
-    if unchecked := len(CHECKS) - len(results):
-        tell(f"failed: {failed[-1]}; {plural(unchecked, 'check')} not run until it is mended")
-    else:
-        tell(f"failed: {', '.join(failed)}" if failed else "all checks passed")
-    return results
-
-
-def _lines(result: "CheckResult") -> list[str]:
-    """Lines of a check: its verdict, and the smallest case and a hint below a failed one."""
-    lines = [f"{WORDS[result.verdict]}  {result.check.name:10} {result.check.claim}"]
-    if result.verdict == "failed":
-        lines.append(f"{'':17}{result.case}: {result.evidence}" if result.case else f"{'':17}{result.evidence}")
-    if result.hint:
-        lines.append(f"{'':17}hint: {result.hint}")
-    return lines
 
 
 main = command("check", job)
