@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lra.checks import before_a_run
+from lra.checks import check_before_run
 from lra.config import configure
 from lra.config.settings import Generate
 from lra.core.console import Parts, say
@@ -48,9 +48,9 @@ class Attempt:
         conditions: backend and library of products.
     """
 
-    loggers: Loggers = field(default_factory=Loggers)
+    loggers: Loggers
     status: Status | None = None
-    conditions: dict[str, str] = field(default_factory=dict)
+    conditions: dict[str, Any] = field(default_factory=dict)
     data_sha256: str | None = None
     results: dict[str, Any] = field(default_factory=dict)
 
@@ -83,10 +83,11 @@ def run(job: Job) -> Status:
                     memory, began = PeakMemory(device), time.monotonic()
                     trainer = _trainer(job, task, device, stop, attempt)
                     try:
-                        if not RunFolder.of(job).resume(trainer) and system.pretraining is not None:
-                            pretrain(job, trainer, device, stop)
+                        if not RunFolder.of(job).resume(trainer) and (phase := system.pretraining) is not None:
+                            pretrain(job, phase, trainer, device, stop)
                         with stop:
-                            attempt.loggers.start(trainer.lines)
+                            if distributed.is_main():
+                                attempt.loggers.start(trainer.lines)
                             trainer.train(stop, SweepTime(job).on_step)
                         status = Status.FINISHED
                     except Diverged as error:
@@ -131,7 +132,7 @@ def _stop_flag(job: Job) -> StopFlag:
 @contextmanager
 def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> Iterator[Attempt]:
     """Hold the folder of a run on rank 0, and write the record of whatever happens; other ranks wait for rank 0."""
-    attempt = Attempt()
+    attempt = Attempt(Loggers(job))
     if not distributed.is_main():
         if not gate.wait():
             attempt.status = Status.SKIPPED
@@ -145,13 +146,13 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
             attempt.status = _skipped(job, folder)
             yield attempt
             return
-        with Loggers(job) as attempt.loggers, _recorded(job, folder, device, stop, attempt):
+        with attempt.loggers, _recorded(job, folder, device, stop, attempt):
             yield attempt
 
 
 def _skipped(job: Job, folder: RunFolder) -> Status:
     """Leave a complete run alone, but for the checkpoint and the loggers of a finished one."""
-    status = Status(folder.record.status)
+    status, _ = folder.status()
     if status == Status.FINISHED:
         checkpoint.remove(folder.path)
     say(f"{job.title}: {status} before, nothing to do ({folder.path})")
@@ -192,7 +193,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
         checkpoint.remove(folder.path)
 
 
-def _conditions(job: Job, device: str) -> dict[str, str]:
+def _conditions(job: Job, device: str) -> dict[str, Any]:
     """Return the backend and the library of products for the record. Raises UserError if one cannot compute here.
 
     With `products=auto` a paused run keeps its library.
@@ -201,7 +202,7 @@ def _conditions(job: Job, device: str) -> dict[str, str]:
         return job.system.backend(device)
     asked = job.settings.products
     if asked == "auto" and (job.folder / CHECKPOINT).exists() and (saved := checkpoint.read(job.folder)):
-        asked = saved[1]["run"]["environment"].get("products", "mkl")
+        asked = saved[1]["run"]["environment"]["products"]
     return {**job.system.backend(device), "products": products.choose(asked)}
 
 
@@ -215,7 +216,7 @@ def _trainer(job: Job, task: Task, device: str, stop: StopFlag, attempt: Attempt
     torch.set_num_threads(settings.threads or threads_at_hand())
     model = draw_model(system, task, settings.seed)
     attempt.results |= load_initial_weights(job, model, task)
-    if checked := before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device):
+    if checked := check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device):
         attempt.results["checked"] = checked
     with stop:  # blocks may be compiled, for minutes
         trainer = trainer_of(job, task, model.to(device), device, attempt.loggers.log)

@@ -1,0 +1,63 @@
+"""All checks of one attention, and the lines that `lra-check` prints."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field, PositiveInt
+
+from lra.checks.run import CHECKS, CheckResult, run_checks
+from lra.checks.subject import Subject, config_of
+from lra.config import configure
+from lra.core.console import plural
+from lra.mixers.base import Mixer, MixerConfig
+
+WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "----"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckSettings:
+    """The checked configuration; the fields are the keys of `conf/check.yaml` that matter for one mixer."""
+
+    attention: dict[str, Any]
+    model: dict[str, Any]
+    lengths: Annotated[list[PositiveInt], Field(min_length=1)]
+    packages: list[str]
+
+
+def maker(settings: CheckSettings) -> Callable[[MixerConfig], Mixer]:
+    """Return the constructor of the configured mixers."""
+    return configure.build(settings.attention, "attention", settings.packages, supplied=1, kind=Mixer)
+
+
+def examine(
+    name: str, make: Callable[[MixerConfig], Mixer], settings: CheckSettings, tell: Callable[[str], object]
+) -> list[CheckResult]:
+    """Run the checks and return the results; `tell` receives each line to print."""
+    config = config_of(settings.model, max(settings.lengths))
+    subject = Subject(make, config, lengths=tuple(sorted(settings.lengths)))
+    with configure.blamed("attention", settings.packages):
+        mixer = make(config)
+    tell(f"{name}: {type(mixer).__name__}, width {config.dim}, {config.heads} heads")
+    results = []
+    for result in run_checks(subject):
+        tell("\n".join(_lines(result)))
+        results.append(result)
+    weights = sum(weight.numel() for weight in mixer.parameters())
+    tell(f"      {'parameters':10} {weights:,}")
+    failed = [result.check.name for result in results if result.verdict == "failed"]
+    if not_run := len(CHECKS) - len(results):
+        tell(f"failed: {failed[-1]}; {plural(not_run, 'check')} not run until it is mended")
+    else:
+        tell(f"failed: {', '.join(failed)}" if failed else "all checks passed")
+    return results
+
+
+def _lines(result: CheckResult) -> list[str]:
+    """Lines of a check: its verdict, and the smallest case and a hint below a failed one."""
+    lines = [f"{WORDS[result.verdict]}  {result.check.name:10} {result.check.claim}"]
+    if result.verdict == "failed":
+        lines.append(f"{'':17}{result.case}: {result.evidence}" if result.case else f"{'':17}{result.evidence}")
+    if result.hint:
+        lines.append(f"{'':17}hint: {result.hint}")
+    return lines
