@@ -1,61 +1,50 @@
 """Tables of kept results for blocks of cog in Markdown pages."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-import lra
 from lra.records.runs import Run, read_runs
+from lra.reports import Report
 from lra.reports.published import Published
 from lra.reports.render import markdown, p_value
+from lra.reports.tables import Footnotes, mean_sd, number
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
-SOURCE = "SimpleTRON v4"
 MISSING = "–"
-
-Filter = Mapping[str, Any]
-"""Values by column of `lra.load(folder).table`; also `row` (system without settings), `folder` and `show`."""
-
-
-def crosstab(rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: str = "system") -> str:
-    """Return a Markdown table with a cell for each row and column.
-
-    Args:
-        rows, columns: a filter by label; a cell prints the one line of a results table that matches both.
-        corner: the header of the labels.
-
-    Raises:
-        ValueError: no line, or several lines, match a cell; `optional=True` in a filter allows none.
-    """
-    notes: dict[str, str] = {}
-    cells = [[label, *(_cell({**column, **row}, notes) for column in columns.values())] for label, row in rows.items()]
-    table = markdown(pd.DataFrame(cells, columns=[corner, *columns]), left=1)
-    footnotes = "  \n".join(f"{letter}: {note}." for note, letter in notes.items())
-    return "\n".join(["", table, "", *([footnotes, ""] if notes else [])])
-
-
-def baselines(folder: str, **columns: Filter) -> dict[str, dict[str, float]]:
-    """Return the trivial baselines by name and column."""
-    from lra.reports import Report
-
-    cells = Report(RESULTS / folder).cells
-    known = cells[cells.kind == "baseline"]
-    found: dict[str, dict[str, float]] = {}
-    for column, wanted in columns.items():
-        for line in _matching(known, wanted).to_dict("records"):
-            found.setdefault(line["system"].removeprefix("baseline: "), {})[column] = line["mean"]
-    return found
-
-
+TASKS = {"text": "text", "matching": "matching", "listops": "ListOps"}  # of Table 1
 PAPER = ("Transformer", "Linear ELU", "Simple", "Simple-Res", "Simple-ResL")
 PROBES = ("Recall, 12 pairs", "Copy, 12 of 48", "Parity, 16 bits", "Compose, 6 of S3", "Compose, 16 of S3")
 OLDER = (*PAPER, "S4D", "Convolution")
 NEWER = ("Transformer", "RoFormer", "Mega", "Mamba-2", "GLA", "Gated DeltaNet", "RWKV-7", "mLSTM", "Based", "Hyena")
+
+Filter = Mapping[str, Any]
+"""Values by column of a report's cells; also `row` (system without settings), `folder` and `show`, a key of SHOW."""
+
+
+def crosstab(
+    rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: str = "system", note: str = ""
+) -> str:
+    """Return a Markdown table with a cell for each row and column.
+
+    Args:
+        rows, columns: a filter by label; a cell shows the one line of a results table that matches both. A column with
+            `published` shows the published numbers of that task.
+        corner: the header of the labels.
+        note: a sentence below the footnotes.
+
+    Raises:
+        ValueError: no line, or several lines, match a cell; `optional=True` in a filter allows none.
+    """
+    notes = Footnotes()
+    cells = [[label, *(_cell({**column, **row}, notes) for column in columns.values())] for label, row in rows.items()]
+    table = markdown(pd.DataFrame(cells, columns=[corner, *columns]), left=1)
+    below = [*(f"{letter}: {text}." for text, letter in notes.letters.items()), *([note] if note else [])]
+    return "\n".join(["", table, "", *(["  \n".join(below), ""] if below else [])])
 
 
 def solved(folder: str, systems: Iterable[str], tasks: Iterable[str] = PROBES) -> str:
@@ -64,72 +53,46 @@ def solved(folder: str, systems: Iterable[str], tasks: Iterable[str] = PROBES) -
     return crosstab(rows, {task: {"short": task, "show": "solved"} for task in tasks})
 
 
-def table1(folder: str = "table1_narrow", extra: Iterable[str] = ("Convolution",), protocol: str = "strict") -> str:
-    """Return Table 1: published and own accuracies by system, and below them `extra` systems and trivial baselines."""
-    published = next(source for source in Published().sources if source.name == SOURCE)
-    titles = {"text": "text", "matching": "matching", "listops": "ListOps"}
-    table = _table(folder)
-    trained = [task for task in titles if (table.task == task).any()]
-    notes: dict[str, str] = {}
-    header = ["system"]
-    shown = {}
-    for task, title in titles.items():
-        header.append(f"{title}, published")
-        if task in trained:
-            seeds = table[(table.task == task) & (table.protocol == protocol)].n
-            same = seeds.nunique() == 1
-            shown[task] = "mean_sd" if same else "mean_sd_n"
-            header.append(f"{title}, ours (n = {seeds.iloc[0]:.0f})" if same else f"{title}, ours")
-    lines = []
-    for system in (*PAPER, *extra):
-        line = [system]
-        for task in titles:
-            number = published.number(system, task)
-            line.append(MISSING if number is None else f"{number:.2f}")
-            if task in trained:
-                wanted = {"folder": folder, "task": task, "protocol": protocol, "system": system, "optional": True}
-                line.append(_cell({**wanted, "show": shown[task]}, notes))
-        lines.append(line)
-    found = baselines(folder, **{task: {"task": task, "protocol": protocol} for task in trained})
-    for name, values in found.items():
-        if name == "root operator":  # weaker than the first three tokens
-            continue
-        line = [f"*baseline: {name}*"]
-        for task in titles:
-            line += [MISSING, *([f"{values[task]:.2f}" if task in values else MISSING] if task in trained else [])]
-        lines.append(line)
-    footnotes = [f"{letter}: {note}.  " for note, letter in notes.items()]
-    means = ", ".join(f"{titles[task]} {published.number('Simple', task, 'mean'):.2f}" for task in titles)
-    footnotes.append(f"Published means of Simple over five seeds: {means}.")
-    return "\n".join(["", markdown(pd.DataFrame(lines, columns=header), left=1), "", *footnotes, ""])
+def table1() -> str:
+    """Return Table 1: published accuracies and ours by system, a convolution and trivial baselines below them."""
+    ours = _cells("table1_narrow")
+    columns: dict[str, Filter] = {}
+    for task, title in TASKS.items():
+        columns[f"{title}, published"] = {"published": task}
+        if (trained := ours[(ours.task == task) & (ours.kind == "system")]).size:
+            [seeds] = trained.n.unique()
+            columns[f"{title}, ours (n = {seeds:.0f})"] = {"folder": "table1_narrow", "task": task, "optional": True}
+    trivial = ours[(ours.kind == "baseline") & (ours.system != "root operator")].system  # weaker than first three tokens
+    rows = {name: {"system": name} for name in (*PAPER, "Convolution")}
+    rows |= {f"*baseline: {name}*": {"system": name} for name in trivial}
+    means = ", ".join(f"{title} {_published('Simple', task, 'mean')}" for task, title in TASKS.items())
+    return crosstab(rows, columns, note=f"Published means of Simple over five seeds: {means}.")
 
 
-def trivial(folder: str = "table1_narrow") -> str:
+def trivial() -> str:
     """Return how many published rows of Table 1 the best trivial baselines beat."""
-    published = next(source for source in Published().sources if source.name == SOURCE)
     beaten = {}
-    for task, name in (("listops", "first three tokens"), ("text", "bag of words")):
-        score = baselines(folder, own={"task": task})[name]["own"]
-        rows = [numbers[task] for system, numbers in published.best.items() if task in numbers and system != "Random"]
-        beaten[task] = f"{sum(number < score for number in rows)} of {len(rows)} published systems"
+    for column in Report(RESULTS / "table1_narrow").columns:
+        best = Published().sources[0].best
+        rows = [numbers[column.task] for name, numbers in best.items() if column.task in numbers and name != "Random"]
+        worse = sum(value < column.best_baseline[1] for value in rows)
+        beaten[column.best_baseline[0]] = f"{worse} of {len(rows)} published systems"
     return (
-        f"\nA lookup table on the first three tokens beats {beaten['listops']} on ListOps, and a bag of words\n"
-        f"{beaten['text']} on text.\n"
+        f"\nA lookup table on the first three tokens beats {beaten['first three tokens']} on ListOps, and a bag of words\n"
+        f"{beaten['bag of words']} on text.\n"
     )
 
 
-def demo(folder: str = "demo") -> str:
+def demo() -> str:
     """Return the lines that `scripts/demo.sh` prints below its table's command, and the origin of the numbers."""
-    columns = ["system", "mean", "sd", "seeds", "p_holm"]
-    table = _table(folder)[columns].to_string(index=False, float_format="%.2f", na_rep="-")
-    origin = read_runs(RESULTS / folder)[0].record.provenance
-    name, best = max(
-        ((name, each["demo"]) for name, each in baselines(folder, demo={}).items()), key=lambda each: each[1]
-    )
+    report = Report(RESULTS / "demo")
+    cells = report.cells[report.cells.kind == "system"][["system", "mean", "sd", "seeds", "p_holm"]]
+    [column], origin = report.columns, report.runs[0].record.provenance
     return (
-        f"\n```text\n{table}\n```\n\nThese [runs](results/demo/README.md) used one {origin.cpu} "
-        f"(family/model/stepping {origin.cpu_model}), commit {origin.commit[:8]}.\n"
-        f"Another processor may round differently. The best baseline, {name}, scores {best:.2f}.\n"
+        f"\n```text\n{cells.to_string(index=False, float_format='%.2f', na_rep='-')}\n```\n\n"
+        f"These [runs](results/demo/README.md) used one {origin.cpu} (family/model/stepping {origin.cpu_model}), commit "
+        f"{origin.commit[:8]}.\nAnother processor may round differently. The best baseline, {column.best_baseline[0]}, "
+        f"scores {column.best_baseline[1]:.2f}.\n"
     )
 
 
@@ -137,91 +100,63 @@ def scales() -> str:
     """Return the commands of Table 1 by scale, with the times of the kept runs."""
     small = read_runs(RESULTS / "table1_small")
     narrow = [run for run in read_runs(RESULTS / "table1_narrow") if "H200" in run.record.provenance.device]
-    started, finished = (
-        [datetime.fromisoformat(getattr(run.record.provenance, key)) for run in narrow]
-        for key in ("started", "finished")
-    )
-    minutes = (max(finished) - min(started)).total_seconds() / 60
-    lines = (
-        (
-            "small: short inputs",
-            "table1_small",
-            "",
-            "two cores",
-            f"180 runs; {len(small)} kept runs took {_hours(small):.1f} core hours",
-        ),
-        (
-            "narrow: width 64",
-            "table1_narrow",
-            " hydra/launcher=joblib hydra.launcher.n_jobs=24",
-            "GPU",
-            f"{len(narrow)} runs at once took {minutes:.0f} min on an H200, {_hours(narrow):.1f} h in sum",
-        ),
-        (
-            "published",
-            "table1",
-            "",
-            "GPU",
-            "300 runs of 4 to 10 min (estimate, H100), [not trained yet](docs/clusters.md#table-1-on-a-rented-gpu)",
-        ),
-    )
-    table = ["", "| scale | command | hardware | time |", "|---|---|---|---|"]
-    for scale, name, launcher, hardware, time in lines:
-        known = f"[{scale}](results/{name}/README.md)" if (RESULTS / name).exists() else scale
-        table.append(f"| {known} | `lra-train experiment={name}{launcher} max_hours=null` | {hardware} | {time} |")
-    return "\n".join([*table, ""])
+    spans = [(run.record.provenance.started, run.record.provenance.finished) for run in narrow]
+    started, finished = min(start for start, _ in spans), max(end for _, end in spans)
+    minutes = (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds() / 60
+    joblib = "hydra/launcher=joblib hydra.launcher.n_jobs=24"
+    lines = [
+        "| scale | command | hardware | time |\n|---|---|---|---|\n| [small: short inputs](results/table1_small/README.md)",
+        "`lra-train experiment=table1_small max_hours=null`",
+        f"two cores | 180 runs; {len(small)} kept runs took {_hours(small):.1f} core hours "
+        "|\n| [narrow: width 64](results/table1_narrow/README.md)",
+        f"`lra-train experiment=table1_narrow {joblib} max_hours=null`",
+        f"GPU | {len(narrow)} runs at once took {minutes:.0f} min on an H200, {_hours(narrow):.1f} h in sum |\n| published",
+        "`lra-train experiment=table1 max_hours=null`",
+        "GPU | 300 runs of 4 to 10 min (estimate, H100), [not trained yet](docs/clusters.md#table-1-on-a-rented-gpu) |",
+    ]
+    return f"\n{' | '.join(lines)}\n"
 
 
-def _hours(runs: Sequence[Run]) -> float:
+def _hours(runs: list[Run]) -> float:
     return sum(sum(run.record.seconds.values()) for run in runs) / 3600
 
 
 @cache
-def _table(folder: str) -> pd.DataFrame:
-    table = lra.load(str(RESULTS / folder)).table
-    return table.assign(row=table.system.str.partition(" (")[0])
+def _cells(folder: str) -> pd.DataFrame:
+    cells = Report(RESULTS / folder).cells
+    return cells.assign(row=cells.system.str.partition(" (")[0])
 
 
-def _matching(table: pd.DataFrame, wanted: Filter) -> pd.DataFrame:
+def _published(system: str, task: str, which: str = "best") -> str:
+    return number(Published().sources[0].number(system, task, which)) or MISSING
+
+
+def _cell(wanted: dict[str, Any], notes: Footnotes) -> str:
+    """Return the text of a cell, with a mark if seeds are at the majority class."""
+    if "published" in wanted:
+        return _published(wanted["system"], wanted["published"])
+    show, optional, cells = wanted.pop("show", "mean_sd"), wanted.pop("optional", False), _cells(wanted.pop("folder"))
     for column, value in wanted.items():
-        table = table[table[column] == value]
-    return table
-
-
-def _cell(wanted: dict[str, Any], notes: dict[str, str]) -> str:
-    show, optional = wanted.pop("show", "mean_sd"), wanted.pop("optional", False)
-    lines = _matching(_table(wanted.pop("folder")), wanted).to_dict("records")
-    if optional and not lines:
+        cells = cells[cells[column] == value]
+    if optional and cells.empty:
         return MISSING
-    if len(lines) != 1:
-        raise ValueError(f"{len(lines)} lines match {wanted}")
-    return SHOW[show](lines[0]) + _mark(lines[0], notes)
+    if len(cells) != 1:
+        raise ValueError(f"{len(cells)} lines match {wanted}")
+    line = cells.iloc[0]
+    below = f"{line.majority_class:.0f} of {line.n:.0f} seeds no better than the majority class"
+    return SHOW[show](line) + notes.mark([below] if number(line.majority_class, "") not in ("", "0", "0.0") else [])
 
 
-def _mark(line: dict[str, Any], notes: dict[str, str]) -> str:
-    """Return the footnote mark of a cell with seeds at the majority class."""
-    if not line["majority_class"]:
-        return ""
-    note = f"{line['majority_class']:.0f} of {line['n']:.0f} seeds no better than the majority class"
-    letter = notes.setdefault(note, next(chr(97 + i) for i in count() if chr(97 + i) not in notes.values()))
-    return f"<sup>{letter}</sup>"
-
-
-def _difference(line: dict[str, Any]) -> str:
-    if pd.isna(line["difference"]):
+def _difference(line: Any) -> str:
+    if pd.isna(line.difference):
         return "reference"
-    return f"{line['difference']:+.2f} [{line['difference_low']:.2f}, {line['difference_high']:.2f}]"
-
-
-def _solved(line: dict[str, Any]) -> str:
-    return f"{line['solved']:.0f} of {line['n']:.0f}"
+    return f"{line.difference:+.2f} [{line.difference_low:.2f}, {line.difference_high:.2f}]"
 
 
 SHOW = {
-    "mean_sd": lambda line: f"{line['mean']:.2f} ± {line['sd']:.2f}",
-    "mean_sd_n": lambda line: f"{line['mean']:.2f} ± {line['sd']:.2f} (n = {line['n']:.0f})",
+    "mean_sd": lambda line: mean_sd(line["mean"], line.sd),
     "difference": _difference,
-    "p": lambda line: MISSING if pd.isna(line["p_holm"]) else p_value(line["p_holm"]),
-    "solved": _solved,
-    "parameters": lambda line: f"{line['parameters']:,.0f}",
+    "p": lambda line: p_value(line.p_holm) or MISSING,
+    "solved": lambda line: f"{line.solved:.0f} of {line.n:.0f}",
+    "parameters": lambda line: f"{line.parameters:,.0f}",
 }
