@@ -1,6 +1,6 @@
 """Tables of kept results for blocks of cog in Markdown pages."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -18,17 +18,12 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
 MISSING = "–"
 TASKS = {"text": "text", "matching": "matching", "listops": "ListOps"}  # of Table 1
 PAPER = ("Transformer", "Linear ELU", "Simple", "Simple-Res", "Simple-ResL")
-PROBES = ("Recall, 12 pairs", "Copy, 12 of 48", "Parity, 16 bits", "Compose, 6 of S3", "Compose, 16 of S3")
-OLDER = (*PAPER, "S4D", "Convolution")
-NEWER = ("Transformer", "RoFormer", "Mega", "Mamba-2", "GLA", "Gated DeltaNet", "RWKV-7", "mLSTM", "Based", "Hyena")
 
 Filter = Mapping[str, Any]
 """Values by column of a report's cells; also `row` (system without settings), `folder` and `show`, a key of SHOW."""
 
 
-def crosstab(
-    rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: str = "system", note: str = ""
-) -> str:
+def crosstab(rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: str = "system", note: str = "") -> str:
     """Return a Markdown table with a cell for each row and column.
 
     Args:
@@ -43,14 +38,8 @@ def crosstab(
     notes = Footnotes()
     cells = [[label, *(_cell({**column, **row}, notes) for column in columns.values())] for label, row in rows.items()]
     table = markdown(pd.DataFrame(cells, columns=[corner, *columns]), left=1)
-    below = [*(f"{letter}: {text}." for text, letter in notes.letters.items()), *([note] if note else [])]
+    below = [*(f"{letter}: {text}." for text, letter in notes.letters.items()), *filter(None, [note])]
     return "\n".join(["", table, "", *(["  \n".join(below), ""] if below else [])])
-
-
-def solved(folder: str, systems: Iterable[str], tasks: Iterable[str] = PROBES) -> str:
-    """Return a table of the seeds that reached the goal, by system and task."""
-    rows = {name: {"system": name, "folder": folder} for name in systems}
-    return crosstab(rows, {task: {"short": task, "show": "solved"} for task in tasks})
 
 
 def table1() -> str:
@@ -62,7 +51,9 @@ def table1() -> str:
         if (trained := ours[(ours.task == task) & (ours.kind == "system")]).size:
             [seeds] = trained.n.unique()
             columns[f"{title}, ours (n = {seeds:.0f})"] = {"folder": "table1_narrow", "task": task, "optional": True}
-    trivial = ours[(ours.kind == "baseline") & (ours.system != "root operator")].system  # weaker than first three tokens
+    trivial = ours[
+        (ours.kind == "baseline") & (ours.system != "root operator")
+    ].system  # "first three tokens" is better
     rows = {name: {"system": name} for name in (*PAPER, "Convolution")}
     rows |= {f"*baseline: {name}*": {"system": name} for name in trivial}
     means = ", ".join(f"{title} {_published('Simple', task, 'mean')}" for task, title in TASKS.items())
@@ -75,11 +66,11 @@ def trivial() -> str:
     for column in Report(RESULTS / "table1_narrow").columns:
         best = Published().sources[0].best
         rows = [numbers[column.task] for name, numbers in best.items() if column.task in numbers and name != "Random"]
-        worse = sum(value < column.best_baseline[1] for value in rows)
-        beaten[column.best_baseline[0]] = f"{worse} of {len(rows)} published systems"
+        name, score = column.best_baseline
+        beaten[name] = f"{sum(value < score for value in rows)} of {len(rows)} published systems"
     return (
-        f"\nA lookup table on the first three tokens beats {beaten['first three tokens']} on ListOps, and a bag of words\n"
-        f"{beaten['bag of words']} on text.\n"
+        f"\nA lookup table on the first three tokens beats {beaten['first three tokens']} on ListOps, and a bag of "
+        f"words\n{beaten['bag of words']} on text.\n"
     )
 
 
@@ -87,12 +78,13 @@ def demo() -> str:
     """Return the lines that `scripts/demo.sh` prints below its table's command, and the origin of the numbers."""
     report = Report(RESULTS / "demo")
     cells = report.cells[report.cells.kind == "system"][["system", "mean", "sd", "seeds", "p_holm"]]
-    [column], origin = report.columns, report.runs[0].record.provenance
+    origin, [column] = report.runs[0].record.provenance, report.columns
+    name, score = column.best_baseline
+    table = cells.to_string(index=False, float_format="%.2f", na_rep="-")
     return (
-        f"\n```text\n{cells.to_string(index=False, float_format='%.2f', na_rep='-')}\n```\n\n"
-        f"These [runs](results/demo/README.md) used one {origin.cpu} (family/model/stepping {origin.cpu_model}), commit "
-        f"{origin.commit[:8]}.\nAnother processor may round differently. The best baseline, {column.best_baseline[0]}, "
-        f"scores {column.best_baseline[1]:.2f}.\n"
+        f"\n```text\n{table}\n```\n\nThese [runs](results/demo/README.md) used one {origin.cpu} "
+        f"(family/model/stepping {origin.cpu_model}), commit {origin.commit[:8]}.\nAnother processor may round "
+        f"differently. The best baseline, {name}, scores {score:.2f}.\n"
     )
 
 
@@ -103,18 +95,17 @@ def scales() -> str:
     spans = [(run.record.provenance.started, run.record.provenance.finished) for run in narrow]
     started, finished = min(start for start, _ in spans), max(end for _, end in spans)
     minutes = (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds() / 60
-    joblib = "hydra/launcher=joblib hydra.launcher.n_jobs=24"
-    lines = [
-        "| scale | command | hardware | time |\n|---|---|---|---|\n| [small: short inputs](results/table1_small/README.md)",
-        "`lra-train experiment=table1_small max_hours=null`",
-        f"two cores | 180 runs; {len(small)} kept runs took {_hours(small):.1f} core hours "
-        "|\n| [narrow: width 64](results/table1_narrow/README.md)",
-        f"`lra-train experiment=table1_narrow {joblib} max_hours=null`",
-        f"GPU | {len(narrow)} runs at once took {minutes:.0f} min on an H200, {_hours(narrow):.1f} h in sum |\n| published",
-        "`lra-train experiment=table1 max_hours=null`",
-        "GPU | 300 runs of 4 to 10 min (estimate, H100), [not trained yet](docs/clusters.md#table-1-on-a-rented-gpu) |",
-    ]
-    return f"\n{' | '.join(lines)}\n"
+    small_time = f"180 runs; {len(small)} kept runs took {_hours(small):.1f} core hours"
+    narrow_time = f"{len(narrow)} runs at once took {minutes:.0f} min on an H200, {_hours(narrow):.1f} h in sum"
+    time = "300 runs of 4 to 10 min (estimate, H100), [not trained yet](docs/clusters.md#table-1-on-a-rented-gpu)"
+    parallel = " hydra/launcher=joblib hydra.launcher.n_jobs=24"
+    lines = (
+        ("[small: short inputs](results/table1_small/README.md)", "table1_small", "two cores", small_time),
+        ("[narrow: width 64](results/table1_narrow/README.md)", f"table1_narrow{parallel}", "GPU", narrow_time),
+        ("published", "table1", "GPU", time),
+    )
+    table = [f"| {a} | `lra-train experiment={b} max_hours=null` | {c} | {d} |" for a, b, c, d in lines]
+    return "\n".join(["", "| scale | command | hardware | time |", "|---|---|---|---|", *table, ""])
 
 
 def _hours(runs: list[Run]) -> float:
@@ -135,7 +126,8 @@ def _cell(wanted: dict[str, Any], notes: Footnotes) -> str:
     """Return the text of a cell, with a mark if seeds are at the majority class."""
     if "published" in wanted:
         return _published(wanted["system"], wanted["published"])
-    show, optional, cells = wanted.pop("show", "mean_sd"), wanted.pop("optional", False), _cells(wanted.pop("folder"))
+    show, optional = wanted.pop("show", "mean_sd"), wanted.pop("optional", False)
+    cells = _cells(wanted.pop("folder"))
     for column, value in wanted.items():
         cells = cells[cells[column] == value]
     if optional and cells.empty:
@@ -143,8 +135,8 @@ def _cell(wanted: dict[str, Any], notes: Footnotes) -> str:
     if len(cells) != 1:
         raise ValueError(f"{len(cells)} lines match {wanted}")
     line = cells.iloc[0]
-    below = f"{line.majority_class:.0f} of {line.n:.0f} seeds no better than the majority class"
-    return SHOW[show](line) + notes.mark([below] if number(line.majority_class, "") not in ("", "0", "0.0") else [])
+    at_majority = f"{line.majority_class:.0f} of {line.n:.0f} seeds no better than the majority class"
+    return SHOW[show](line) + notes.mark([at_majority] if line.majority_class > 0 else [])
 
 
 def _difference(line: Any) -> str:

@@ -10,19 +10,18 @@ from pathlib import Path
 
 import excerpts
 import nbformat
-import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from nbclient import NotebookClient
 
 import lra
-from lra.config.compose import options
+from lra.config.compose import compose, options
 from lra.core.paths import conf_dir
 from lra.records.names import PAGE, README, RUNS, SEEDS_FIGURE
 from lra.reports import Report
 from lra.reports.figures import COLOURS, CROSS, DOT, LINE, RULE, SEEDS, WIDTH, drawn, rows, styled, svg
 from lra.reports.published import Published
-from lra.reports.render import escape, page
+from lra.reports.render import escape, markdown, page
 from lra.reports.tables import mean_sd, number
 
 TOP = Path(__file__).resolve().parents[2]
@@ -65,8 +64,8 @@ def front() -> dict[str, str]:
                 for which, marker, colour in (("best", "x", CROSS), ("mean", "D", COLOURS[1])):
                     if (value := source.number(name, task, which)) is not None:
                         axis.scatter([value], [y], marker=marker, s=18, color=colour, zorder=2)
-                if name in cells:
-                    axis.errorbar([cells[name].mean], [y], xerr=[cells[name].sd], fmt="o", color=DOT, capsize=2, zorder=3)
+                if own := cells.get(name):
+                    axis.errorbar([own.mean], [y], xerr=[own.sd], fmt="o", color=DOT, capsize=2, zorder=3)
             if cells:
                 axis.axvline(columns[task].best_baseline[1], color=RULE, linestyle="--")
             rows(axis, names)
@@ -74,7 +73,8 @@ def front() -> dict[str, str]:
             axis.set_xlabel("test accuracy (%)")
             files[f"assets/overview-{task}.svg"] = svg(figure)
     listed = (RESULTS / README).read_text().partition("| study |")[2].partition("\n## ")[0]
-    text = _rendered("front.md", panels=[*files], excerpts=excerpts, studies=listed.replace("](", "](results/"))
+    solved = [markdown(reports()[name].tables.solved, left=1) for name in ("hour", "present")]
+    text = _rendered("front.md", panels=[*files], solved=solved, studies=listed.replace("](", "](results/"))
     return {"index.md": text, **files}
 
 
@@ -85,12 +85,9 @@ def attentions() -> dict[str, str]:
     costs = json.loads((RESULTS / "bench/bench.json").read_text())["attentions"]["rows"]
     cells = [(folder, column.name, cell) for folder, report in reports().items()
              for column in report.columns for cell in column.cells if not cell.settings]  # fmt: skip
-    systems, sources = Published().rows(), Published().sources
-    names = {system.name: system.attention for system in systems}
-    published = [
-        (names[row], source.name, row, task, value)
-        for source in sources for row, numbers in source.best.items() if names.get(row) for task, value in numbers.items()
-    ]  # fmt: skip
+    rows = {system.name: system.attention for system in Published().rows()}
+    published = [(rows.get(row), source.name, row, task, value) for source in Published().sources
+                 for row, numbers in source.best.items() for task, value in numbers.items()]  # fmt: skip
     pages = {"attentions/all.md": _rendered("attentions.md", layers=layers)}
     for name, layer in layers.items():
         pages[f"attentions/{name}.md"] = _rendered(
@@ -113,7 +110,7 @@ def tasks() -> dict[str, str]:
     pages = {}
     for name in options("task"):
         text = (conf_dir() / "task" / f"{name}.yaml").read_text()
-        module = yaml.safe_load(text)["task"]["_target_"].rpartition(".")[0]
+        module = compose("prepare", f"task={name}")["task"]["_target_"].rpartition(".")[0]
         prepared = [line for line in data if line.startswith((f"| {name} |", f"| {name} ("))]
         notes = import_module(module).__doc__.strip()
         pages[f"tasks/{name}.md"] = _rendered("task.md", name=name, notes=notes, yaml=text, head=data[0], data=prepared)
