@@ -1,7 +1,6 @@
 """Tables of kept results for blocks of cog in Markdown pages."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pandas as pd
 from lra.records.runs import Run, read_runs
 from lra.reports import Report
 from lra.reports.published import Published
-from lra.reports.render import markdown, p_value
+from lra.reports.render import markdown
 from lra.reports.tables import Footnotes, mean_sd, number
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -62,11 +61,10 @@ def table1() -> str:
 
 def trivial() -> str:
     """Return how many published rows of Table 1 the best trivial baselines beat."""
-    beaten = {}
+    beaten, published = {}, Published().sources[0].best
     for column in Report(RESULTS / "table1_narrow").columns:
-        best = Published().sources[0].best
-        rows = [numbers[column.task] for name, numbers in best.items() if column.task in numbers and name != "Random"]
-        name, score = column.best_baseline
+        (name, score), task = column.best_baseline, column.task
+        rows = [numbers[task] for system, numbers in published.items() if task in numbers and system != "Random"]
         beaten[name] = f"{sum(value < score for value in rows)} of {len(rows)} published systems"
     return (
         f"\nA lookup table on the first three tokens beats {beaten['first three tokens']} on ListOps, and a bag of "
@@ -92,9 +90,8 @@ def scales() -> str:
     """Return the commands of Table 1 by scale, with the times of the kept runs."""
     small = read_runs(RESULTS / "table1_small")
     narrow = [run for run in read_runs(RESULTS / "table1_narrow") if "H200" in run.record.provenance.device]
-    spans = [(run.record.provenance.started, run.record.provenance.finished) for run in narrow]
-    started, finished = min(start for start, _ in spans), max(end for _, end in spans)
-    minutes = (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds() / 60
+    times = [pd.Timestamp(getattr(run.record.provenance, key)) for run in narrow for key in ("started", "finished")]
+    minutes = (max(times) - min(times)).total_seconds() / 60
     small_time = f"180 runs; {len(small)} kept runs took {_hours(small):.1f} core hours"
     narrow_time = f"{len(narrow)} runs at once took {minutes:.0f} min on an H200, {_hours(narrow):.1f} h in sum"
     time = "300 runs of 4 to 10 min (estimate, H100), [not trained yet](docs/clusters.md#table-1-on-a-rented-gpu)"
@@ -139,16 +136,13 @@ def _cell(wanted: dict[str, Any], notes: Footnotes) -> str:
     return SHOW[show](line) + notes.mark([at_majority] if line.majority_class > 0 else [])
 
 
-def _difference(line: Any) -> str:
-    if pd.isna(line.difference):
-        return "reference"
-    return f"{line.difference:+.2f} [{line.difference_low:.2f}, {line.difference_high:.2f}]"
-
-
 SHOW = {
     "mean_sd": lambda line: mean_sd(line["mean"], line.sd),
-    "difference": _difference,
-    "p": lambda line: p_value(line.p_holm) or MISSING,
+    "difference": lambda line: (
+        "reference"
+        if pd.isna(line.difference)
+        else (f"{line.difference:+.2f} [{line.difference_low:.2f}, {line.difference_high:.2f}]")
+    ),
     "solved": lambda line: f"{line.solved:.0f} of {line.n:.0f}",
     "parameters": lambda line: f"{line.parameters:,.0f}",
 }

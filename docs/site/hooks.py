@@ -1,29 +1,54 @@
-"""Hooks of MkDocs: the repository's Markdown files at their own paths, and the generated pages of pages.py."""
+"""Hooks of MkDocs: the repository's Markdown files at their own paths, and pages from templates."""
 
+import json
+import os
 import re
+import tempfile
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
-import pages
+import excerpts
+import nbformat
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib.figure import Figure
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from nbclient import NotebookClient
+
+import lra
+from lra.config.compose import compose, options
+from lra.core.paths import conf_dir
+from lra.records.names import PAGE, README, RUNS, SEEDS_FIGURE
+from lra.reports import Report
+from lra.reports.figures import COLOURS, CROSS, DOT, LINE, RULE, SEEDS, WIDTH, drawn, rows, styled, svg
+from lra.reports.published import Published
+from lra.reports.render import escape, markdown, page
+from lra.reports.tables import mean_sd, number
 
 TOP = Path(__file__).resolve().parents[2]
+RESULTS = TOP / "results"
 SOURCES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/*.md", "docs/*.png"),
     *("results/*.md", "results/bench/*", "results/*/*.svg", "results/*/runs.jsonl"),
 )
 COG = re.compile(r"<!-- \[\[\[(?:cog.*?\]\]\]|end\]\]\]) -->\n?", re.DOTALL)
 NOTEBOOK = re.compile(r"(?<=\]\()([\w./-]*)\.ipynb(?=\))")
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")), undefined=StrictUndefined,
+    trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+)  # fmt: skip
+TEMPLATES.filters |= {"md": escape, "mean_sd": mean_sd, "number": number}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add the generated pages to the navigation of mkdocs.yml."""
-    studies = [{title: f"results/{folder}/README.md"} for folder, title in pages.titles().items()]
+    studies = [{title: f"results/{folder}/README.md"} for folder, title in titles().items()]
     config.nav += [
-        {"Notebooks": [*pages.notebooks()]},
-        {"Attentions": [*pages.attentions()]},
-        {"Tasks": [{"Their data": "results/data.md"}, *pages.tasks()]},
+        {"Notebooks": [*notebooks()]},
+        {"Attentions": [*attentions()]},
+        {"Tasks": [{"Their data": "results/data.md"}, *tasks()]},
         {"Results": ["results/README.md", "results/findings.md", {"Studies": studies}]},
     ]
     return config
@@ -38,7 +63,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     sources |= {f"assets/{path.name}": path for path in Path(__file__).parent.glob("*.[cj]s*")}
     for place, path in sources.items():
         files.append(_file(config, place, abs_src_path=str(path)))
-    for place, text in pages.every().items():
+    for place, text in {**front(), **attentions(), **tasks(), **studies(), **notebooks()}.items():
         files.append(_file(config, place, content=text))
     return files
 
@@ -54,3 +79,124 @@ def _file(config: MkDocsConfig, place: str, **content: str) -> File:
     if place.endswith("README.md"):
         file.dest_uri = place.removesuffix(".md") + ".html"
     return file
+
+
+@cache
+def reports() -> dict[str, Report]:
+    """Return the report of each folder with kept runs by its name."""
+    return {path.parent.name: Report(path.parent) for path in sorted(RESULTS.glob(f"*/{RUNS}"))}
+
+
+def titles() -> dict[str, str]:
+    """Return the title of each study by folder, as results/README.md links it."""
+    links = re.findall(r"\[(.+?)\]\((\w+)/README\.md\)", (RESULTS / README).read_text())
+    return {folder: title for title, folder in links}
+
+
+def front() -> dict[str, str]:
+    """Return the first page and its figure, published numbers and ours of Table 1."""
+    source, columns = Published().sources[0], {column.task: column for column in reports()["table1_narrow"].columns}
+    files = {}
+    with styled():
+        for task, title in excerpts.TASKS.items():
+            cells = {cell.system: cell.summary for cell in columns[task].cells} if task in columns else {}
+            names = [name for name in (*source.best, "Convolution") if source.number(name, task) or name in cells]
+            figure = Figure(figsize=(WIDTH, LINE * len(names) + 0.7), layout="constrained")
+            axis = figure.subplots()
+            for y, name in enumerate(names):
+                for which, marker, colour in (("best", "x", CROSS), ("mean", "D", COLOURS[1])):
+                    if (value := source.number(name, task, which)) is not None:
+                        axis.scatter([value], [y], marker=marker, s=18, color=colour, zorder=2)
+                if own := cells.get(name):
+                    axis.errorbar([own.mean], [y], xerr=[own.sd], fmt="o", color=DOT, capsize=2, zorder=3)
+            if cells:
+                axis.axvline(columns[task].best_baseline[1], color=RULE, linestyle="--")
+            rows(axis, names)
+            axis.set_title(title)
+            axis.set_xlabel("test accuracy (%)")
+            files[f"assets/overview-{task}.svg"] = svg(figure)
+    listed = (RESULTS / README).read_text().partition("| study |")[2].partition("\n## ")[0]
+    solved = [markdown(reports()[name].tables.solved, left=1) for name in ("hour", "present")]
+    files["index.md"] = _rendered(
+        "front.md", panels=[*files], solved=solved, studies=listed.replace("](", "](results/")
+    )
+    return files
+
+
+@cache
+def attentions() -> dict[str, str]:
+    """Return a table of all attentions, and a page for each: formula, cost, results, options, published numbers."""
+    layers = {name: lra.attention(name, width=64, heads=4, max_len=1024) for name in options("attention")}
+    costs = json.loads((RESULTS / "bench/bench.json").read_text())["attentions"]["rows"]
+    cells = [(folder, column.name, cell) for folder, report in reports().items()
+             for column in report.columns for cell in column.cells if not cell.settings]  # fmt: skip
+    rows = {system.name: system.attention for system in Published().rows()}
+    published = [(rows.get(row), source.name, row, task, value) for source in Published().sources
+                 for row, numbers in source.best.items() for task, value in numbers.items()]  # fmt: skip
+    pages = {"attentions/all.md": _rendered("attentions.md", layers=layers)}
+    for name, layer in layers.items():
+        pages[f"attentions/{name}.md"] = _rendered(
+            "attention.md",
+            name=name,
+            layer=layer,
+            cost=costs.get(name),
+            cells=[each for each in cells if each[2].attention == name],
+            published=[each for each in published if each[0] == name],
+            yaml=(conf_dir() / "attention" / f"{name}.yaml").read_text(),
+            module=import_module(type(layer.mixer).__module__),
+        )
+    return pages
+
+
+@cache
+def tasks() -> dict[str, str]:
+    """Return a page for each task: its docstring, options, and prepared data."""
+    data = [line for line in (RESULTS / "data.md").read_text().splitlines() if line.startswith("| ")]
+    pages = {}
+    for name in options("task"):
+        text = (conf_dir() / "task" / f"{name}.yaml").read_text()
+        module = import_module(compose("prepare", f"task={name}").task._target_.rpartition(".")[0])
+        rows = [line for line in data if line.startswith((f"| {name} |", f"| {name} ("))]
+        pages[f"tasks/{name}.md"] = _rendered("task.md", name=name, module=module, yaml=text, head=data[0], data=rows)
+    return pages
+
+
+def studies() -> dict[str, str]:
+    """Return for each study the README of its report, followed by all figures, and the page with sortable tables."""
+    files = {}
+    for name, report in reports().items():
+        figures = drawn(report.columns)[1]
+        links = {}
+        for title, panels in figures.items():
+            slug = title.lower().replace(" ", "-")
+            places = {f"{slug}-{place}.svg": panel for place, panel in enumerate(panels, start=1)}
+            files |= {f"results/{name}/{place}": panel for place, panel in places.items()}
+            links[title] = " ".join(f"![{title}]({place})" for place in places)
+        text = (RESULTS / name / README).read_text().replace(f"# Results: {name}", f"# {titles()[name]}", 1)
+        text = text.replace(f"![{SEEDS}]({SEEDS_FIGURE})", links.pop(SEEDS))
+        text += "".join(f"\n## {title}\n\n{panels}\n" for title, panels in links.items())
+        files[f"results/{name}/{README}"] = f"{text}\n[Sortable tables of all systems and seeds]({PAGE})\n"
+        files[f"results/{name}/{PAGE}"] = page(report, figures)
+    return files
+
+
+@cache
+def notebooks() -> dict[str, str]:
+    """Run the notebooks, and return their pages."""
+    return {f"notebooks/{path.stem}.md": _notebook(path) for path in sorted((TOP / "notebooks").glob("*.ipynb"))}
+
+
+def _notebook(path: Path) -> str:
+    """Run a notebook in an empty folder next to the results; return its text, code and outputs as Markdown."""
+    notebook = nbformat.read(path, as_version=4)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place, "notebooks")
+        folder.mkdir()
+        Path(place, "results").symlink_to(RESULTS)
+        environment = os.environ | {"LRA_CACHE": f"{place}/cache", "OMP_NUM_THREADS": "1"}
+        NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}}).execute(env=environment)
+    return _rendered("notebook.md", cells=notebook.cells, name=path.name)
+
+
+def _rendered(template: str, **values: object) -> str:
+    return TEMPLATES.get_template(template).render(**values)
