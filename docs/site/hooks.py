@@ -61,24 +61,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.remove(file)
     sources = {path.relative_to(TOP).as_posix(): path for pattern in SOURCES for path in TOP.glob(pattern)}
     sources |= {f"assets/{path.name}": path for path in Path(__file__).parent.glob("*.[cj]s*")}
-    for place, path in sources.items():
-        files.append(_file(config, place, abs_src_path=str(path)))
-    for place, text in {**front(), **attentions(), **tasks(), **studies(), **notebooks()}.items():
-        files.append(_file(config, place, content=text))
+    texts = front() | attentions() | tasks() | studies() | notebooks()
+    added = [File.generated(config, place, abs_src_path=str(path)) for place, path in sources.items()]
+    for file in [*added, *(File.generated(config, place, content=text) for place, text in texts.items())]:
+        if file.src_uri.endswith("README.md"):  # keeps its name
+            file.dest_uri = file.src_uri.removesuffix(".md") + ".html"
+        files.append(file)
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Link the pages of notebooks instead of their files, and remove the marks of cog."""
     return COG.sub("", NOTEBOOK.sub(r"\1.md", markdown))
-
-
-def _file(config: MkDocsConfig, place: str, **content: str) -> File:
-    """Return a file of the site; a README keeps its name."""
-    file = File.generated(config, place, **content)
-    if place.endswith("README.md"):
-        file.dest_uri = place.removesuffix(".md") + ".html"
-    return file
 
 
 @cache
@@ -117,16 +111,19 @@ def front() -> dict[str, str]:
             files[f"assets/overview-{task}.svg"] = svg(figure)
     listed = (RESULTS / README).read_text().partition("| study |")[2].partition("\n## ")[0]
     solved = [markdown(reports()[name].tables.solved, left=1) for name in ("hour", "present")]
-    files["index.md"] = _rendered(
-        "front.md", panels=[*files], solved=solved, studies=listed.replace("](", "](results/")
-    )
+    studies = listed.replace("](", "](results/")
+    files["index.md"] = _rendered("front.md", panels=[*files], solved=solved, studies=studies)
     return files
 
 
 @cache
 def attentions() -> dict[str, str]:
     """Return a table of all attentions, and a page for each: formula, cost, results, options, published numbers."""
-    layers = {name: lra.attention(name, width=64, heads=4, max_len=1024) for name in options("attention")}
+    layers = {}
+    for name in options("attention"):
+        node = lra.compose(f"attention={name}", "task=text", "protocol=paper").settings.attention
+        chosen = {key: value for key, value in node.items() if not key.startswith("_")}
+        layers[name] = lra.attention(name, width=64, heads=4, max_len=1024, options=chosen)
     costs = json.loads((RESULTS / "bench/bench.json").read_text())["attentions"]["rows"]
     cells = [(folder, column.name, cell) for folder, report in reports().items()
              for column in report.columns for cell in column.cells if not cell.settings]  # fmt: skip
