@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from lra.config import configure
-from lra.core.console import Parts, say
+from lra.core.console import ProgressBar, say
 from lra.core.paths import __version__, expanded
 from lra.datasets import Place, Split, Task, TaskBuilder
 from lra.datasets.cache import SPLITS
@@ -45,7 +45,7 @@ def prepare(settings: PrepareSettings, overrides: Sequence[str]) -> tuple[TaskBu
     folder = None if settings.export is None else expanded(settings.export, "export")
     if folder is not None:
         refuse_used(folder, "export")
-    with Parts(builder.facts.name, "preparing the data, once") as progress:
+    with ProgressBar(builder.facts.name, "preparing the data, once") as progress:
         task = builder.build(Place.of(settings, progress))
     if folder is not None:
         with new_folder(folder, "export") as staging:

@@ -16,7 +16,7 @@ import torch
 from lra.checks import before_a_run
 from lra.config import configure
 from lra.config.settings import Generate
-from lra.core.console import Parts, say
+from lra.core.console import ProgressBar, say
 from lra.core.errors import UserError
 from lra.core.files import explained, write_atomic
 from lra.core.signals import Paused, StopFlag
@@ -63,7 +63,7 @@ def run(job: Job) -> Status:
 
     Raises:
         UserError: a mistake in the configuration or the data.
-        Held: another process trains the run.
+        Locked: another process trains the run.
         Paused: a signal or a time limit stopped it, with its state saved.
     """
     _check_ranks(job)
@@ -284,7 +284,7 @@ def _evaluate_on_test(job: Job, trainer: Trainer) -> tuple[dict[str, Any], Predi
 
     def tested() -> tuple[Score, Predictions | None]:
         keep = Predictions(len(task.test.labels)) if task.metric == "accuracy" else None
-        with Parts(f"{job.title}, test") as bar:
+        with ProgressBar(f"{job.title}, test") as bar:
             score = evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, progress=bar)
         score.say_if_not_finite(f"{job.title}, test")
         return score, keep

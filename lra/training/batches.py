@@ -68,12 +68,12 @@ def cuts(
     """
     lengths = split.lengths(examples).max(axis=1).clip(min=1)
     if not model.key_mask or model.whole_batches:
-        places = distributed.share(np.arange(len(examples)))
+        places = distributed.shard(np.arange(len(examples)))
         for start in range(0, len(places), size):
             part = places[start : start + size]
             yield part, int(lengths[part].max()) if model.key_mask else model.max_len
         return
-    order = distributed.share(np.argsort(-lengths, kind="stable"))
+    order = distributed.shard(np.argsort(-lengths, kind="stable"))
     if has_packed_mixers(model, precision):
         part_of = (lengths[order].cumsum() - 1) // (size * model.max_len)
         for number in np.unique(part_of):

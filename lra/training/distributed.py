@@ -58,7 +58,7 @@ def local() -> tuple[int, int]:
     return int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
 
 
-def share(places: np.ndarray) -> np.ndarray:
+def shard(places: np.ndarray) -> np.ndarray:
     """Return this rank's part of `places`: every `count`-th, which balances places sorted by length."""
     return places[rank() :: count()]
 

@@ -77,7 +77,7 @@ class Predictions:
         """Add the predictions of a micro-batch."""
         self._added.append((places, classes_of(logits)))
 
-    def meet(self) -> None:
+    def gather(self) -> None:
         """Fetch added predictions from the device, and those of the other ranks."""
         for places, classes in self._added:
             self.classes[places] = classes.cpu().numpy()
@@ -127,7 +127,7 @@ def evaluate(
         predictions += len(labels)
         losses.append(summed_loss(logits, labels))
     if keep is not None:
-        keep.meet()
+        keep.gather()
     right, infinite = torch.stack(counted).sum(dim=0).tolist() if counted else (0, 0)
     loss = math.fsum(torch.stack(losses).tolist()) if losses else 0.0
     totals = distributed.all_reduce_sum(right, infinite, predictions, loss)
