@@ -193,7 +193,7 @@ def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
     return [f"the data of {run.task} have changed"] if changed else []
 
 
-def prepared(builder: TaskBuilder, settings: Settings) -> Task:
-    """Return the task of these settings, prepared if it was not."""
+def prepared(builder: TaskBuilder, settings: Any) -> Task:
+    """Prepare the data of a task, if they are not prepared; `settings` name its folders, as for `Place.of`."""
     with ProgressBar(builder.facts.name, "preparing the data, once") as progress:
         return builder.build(Place.of(settings, progress))
