@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from lra.config.cell import ROUNDING
-from lra.config.configure import comparable
 from lra.core.errors import UserError, printable
 from lra.core.files import read_yaml
 from lra.core.paths import conf_dir
@@ -26,6 +25,7 @@ MILESTONES = ("50", "90", "99")  # percent of validation accuracy
 LARGEST = 1e15  # a perplexity above is treated as infinite
 COLUMN = ["protocol", "selection", "task"]  # identifies a column of a table
 CELL = [*COLUMN, "attention", "variant", "settings"]  # identifies a cell
+INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # what no reader of seeds.csv needs
 
 
 def runs_frame(folder: Path, runs: list[Run], published: Published, selection: str | None = None) -> pd.DataFrame:
@@ -59,6 +59,11 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
     ]  # fmt: skip
     order = sorted(range(len(frame)), key=keys.__getitem__)
     return frame.iloc[order].reset_index(drop=True).assign(column=lambda whole: _column_names(whole))
+
+
+def seeds(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame of runs as seeds.csv has it: numbers and names."""
+    return frame.drop(columns=INTERNAL).assign(name=[run.name if run is not None else "" for run in frame.run])
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
@@ -256,7 +261,7 @@ def conflict(runs: list[Run], place: str) -> str:
 
 
 def _pooled(record: RunRecord) -> dict[str, Any]:
-    config = {key: value for key, value in comparable(without_paths(record.config)).items() if key != "seed"}
+    config = {key: value for key, value in without_paths(record.config).items() if key != "seed"}
     if "train" in config:
         config["train"] = {key: value for key, value in config["train"].items() if f"train.{key}" not in ROUNDING}
     if config.get("init"):  # each seed may start from the weights of its own source
