@@ -7,7 +7,6 @@ import pytest
 import torch
 from support import (
     every_setting,
-    facts,
     maker,
     mask_of,
     mixer_of,
@@ -17,6 +16,7 @@ from support import (
     protocols_of,
     saved_bytes,
     shape,
+    spec,
 )
 
 from lra.checks import LAWS, Trial, findings
@@ -98,7 +98,7 @@ def test_only_mixers_with_an_output_projection_can_leave_it_out(name: str) -> No
     sizes = [f"model.{key}" for key in ("dim=12", "qkv_dim=12", "heads=3", "mlp_dim=17", "depth=2", "dropout=0")]
 
     def logits() -> torch.Tensor:
-        model = model_of(f"attention={name}", *sizes, "model.out_proj=false", task=facts(max_len=11)).eval()
+        model = model_of(f"attention={name}", *sizes, "model.out_proj=false", task=spec(max_len=11)).eval()
         return model(torch.randint(1, 17, (2, 11)))
 
     if mixer_of(name).projects_out:

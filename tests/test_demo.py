@@ -4,7 +4,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from lra.tasks import no_op_progress
-from lra.tasks.listops.trees import generate
+from lra.tasks._listops_trees import generate
 
 SHORT = {"min_length": 10, "max_length": 50, "max_depth": 4, "max_args": 6}
 

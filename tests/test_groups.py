@@ -8,11 +8,11 @@ from support import (
     Commands,
     accumulate,
     cases,
-    facts,
     mixer_of,
     model_of,
     recipe_of,
     small_recipe,
+    spec,
     stub_task,
     train_state,
     train_step,
@@ -144,7 +144,7 @@ def test_norms_and_biases_of_every_mixer_are_called_so(attention: str, extra: li
 @pytest.mark.parametrize("attention", OF_SOURCES)
 def test_rates_of_their_sources_name_every_group(attention: str) -> None:
     overrides = (f"attention={attention}", "case=own_rates", "task=mqar", "model.depth=1")
-    recipe, model = recipe_of(*overrides), model_of(*overrides, task=facts())
+    recipe, model = recipe_of(*overrides), model_of(*overrides, task=spec())
     assert recipe.groups.keys() == model.blocks[0].mixer.parameter_groups.keys()
     assert set(model.group_by_parameter(recipe.groups).values()) == recipe.groups.keys()
 

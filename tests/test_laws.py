@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import Commands, facts, model_of, shape, train_state
+from support import Commands, model_of, shape, spec, train_state
 from torch import Tensor
 
 from lra import checks as laws
@@ -239,7 +239,7 @@ def theirs_of(model: Model, forward: Callable | None = None) -> Model:
 @pytest.mark.parametrize("name", ["softmax", "reformer", "luna", "performer"])
 def test_ours_keep_them_and_are_not_tried(name: str) -> None:
     """With their noise; where the class says that it is somebody else's they are tried, and nothing is drawn."""
-    model = model_of(f"attention={name}", *SIZES, "variant=transformer", "model.key_mask=true", task=facts())
+    model = model_of(f"attention={name}", *SIZES, "variant=transformer", "model.key_mask=true", task=spec())
     before = torch.random.get_rng_state()
     assert laws.before_a_run(model.blocks[0].mixer, masked=True, device="cpu") == []
     weights = train_state(model)
@@ -255,7 +255,7 @@ def test_a_mixer_for_one_length_trains_with_a_warning(capfd: pytest.CaptureFixtu
     def forward(self: Mixer, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
         return x.view(len(x), self.shape.max_positions, self.shape.dim)
 
-    model = theirs_of(model_of("attention=softmax", *SIZES, task=facts(max_len=17)), forward)
+    model = theirs_of(model_of("attention=softmax", *SIZES, task=spec(max_len=17)), forward)
     kept = laws.before_a_run(model.blocks[0].mixer, masked=True, device="cpu")
     assert kept == [laws.LAWS[0].says]
     [line] = capfd.readouterr().err.splitlines()

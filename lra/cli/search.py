@@ -17,7 +17,7 @@ from lra.config.rates import SYSTEM, System
 from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
-from lra.datasets import TaskBuilder
+from lra.datasets.task import TaskBuilder
 from lra.records.names import RECORD
 from lra.records.record import RunRecord
 from lra.records.runs import Run, read_runs
@@ -34,8 +34,7 @@ def check(builder: TaskBuilder) -> None:
     """Raise UserError if the task validates on its test split: a search would select on it."""
     if getattr(builder, "validates_on_test", False):
         raise UserError(
-            f"{builder.facts.name} validates on its test split, which a search must not use; "
-            "set task.validation=holdout"
+            f"{builder.spec.name} validates on its test split, which a search must not use; set task.validation=holdout"
         )
 
 
