@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, default_collate
 import lra
 from lra.cli import prepare
 from lra.core.paths import CHECKOUT
-from lra.datasets.task import rows as exports
+from lra.datasets import rows as exports
 from lra.tasks.listops import with_parentheses
 from lra.tasks.matching import Matching
 

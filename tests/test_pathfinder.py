@@ -15,10 +15,11 @@ from support import builder_of, place
 
 from lra.core.errors import UserError
 from lra.tasks import Task
+from lra.tasks import _pathfinder_board as boards
+from lra.tasks import _pathfinder_snakes as snakes
+from lra.tasks import _pathfinder_sprites as sprites
 from lra.tasks._pathfinder_board import Snakes
 from lra.tasks._pathfinder_snakes import Design, Images
-from lra.tasks.pathfinder import board as boards
-from lra.tasks.pathfinder import snakes, sprites
 
 NAMES = {"pathfinder": "pathfinder", "pathfinder_64": "pathfinder 64", "pathx": "pathx", "pathx_256": "pathx 256"}
 

@@ -11,8 +11,8 @@ import pytest
 from support import place
 
 from lra.core.errors import UserError
+from lra.datasets import from_source, readers
 from lra.datasets.from_source import Source
-from lra.datasets.task import from_source, readers
 
 DATA = b"raw data of 23 bytes, a"
 

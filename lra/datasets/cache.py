@@ -321,7 +321,7 @@ class Writer:
             other = values[(values < least) | (values > most)][0]
             raise UserError(
                 f"{self._spec.name}: {self.split} has the {what} {other}, expected {least} to {most} by the task's "
-                f"facts (vocab_size={self._spec.vocab_size}, classes={self._spec.classes}, "
+                f"spec (vocab_size={self._spec.vocab_size}, classes={self._spec.classes}, "
                 f"max_len={self._spec.max_len})"
             )
 
