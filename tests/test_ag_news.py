@@ -215,14 +215,6 @@ def test_another_vocabulary_is_another_task(
     assert tasks[0].digest != tasks[1].digest
 
 
-def test_word_pieces_are_fetched_when_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vocab = write(tmp_path / "vocab.txt", pieces())
-    monkeypatch.setattr(ag_news, "BERT_VOCABULARY", len(pieces().split()))
-    monkeypatch.setattr(hub, "file", lambda place, repository, name, **_: vocab)
-    task = built(tmp_path, tokenizer="wordpiece")
-    assert task.source["tokenizer"]["kind"] == "WordPiece"
-
-
 def test_the_bpe_has_not_seen_validation_and_test(tmp_path: Path) -> None:
     first = built(tmp_path / "one")
     changed = {split: list(rows) for split, rows in ITEMS.items()}

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,10 +25,9 @@ from support import Commands, strip_times
 import lra
 from lra.api.results import Results
 from lra.cli import check as check_command
-from lra.cli import report as report_command
 from lra.cli import train as train_command
 from lra.core import files
-from lra.core.signals import ASKING, PAUSED, Paused
+from lra.core.signals import ASKING, PAUSED
 from lra.records import record
 from lra.records.names import LOCK, RECORD, RUNS
 from lra.records.runs import keep_runs, read_runs
@@ -47,11 +45,6 @@ def test_importing_it_imports_nothing_slow() -> None:
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.startswith("[] ")
     assert all(f"'{name}'" in out for name in lra.__all__)
-
-
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="'lra' has no attribute 'trian'"):
-        _ = lra.trian
 
 
 def test_a_run_is_composed_as_on_the_command_line(cli: Commands) -> None:
@@ -131,15 +124,6 @@ def test_a_run_that_fails_is_an_error_with_its_reason(cli: Commands, monkeypatch
     monkeypatch.setattr("lra.runs.run._trainer", burn)
     with pytest.raises(lra.UserError, match=r"seed 1: failed: RuntimeError: fire \(traceback in ours/.*/error\.log\)"):
         lra.train(*SMOKE, "out=ours")
-
-
-def test_a_signal_that_stopped_a_run_is_an_interrupt(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(_: object) -> None:
-        raise Paused("a signal")
-
-    monkeypatch.setattr("lra.runs.run.run", stop)
-    with pytest.raises(KeyboardInterrupt, match=r"seed 1: paused \(a signal\); call it again to resume"):
-        lra.train(*SMOKE)
 
 
 def test_the_laws_are_those_of_the_command(cli: Commands) -> None:
@@ -257,14 +241,3 @@ def test_what_cannot_be_compared_is_said(results: Results) -> None:
     ):
         with pytest.raises(lra.UserError, match=message):
             call()
-
-
-def test_the_report_is_that_of_the_command(
-    cli: Commands, folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    other = shutil.copytree(folder, tmp_path_factory.mktemp("other") / folder.name)
-    assert lra.report(folder) == folder / "README.md"
-    assert cli(report_command.main, str(other))[0] == 0
-    written = {path.name: path.read_bytes() for path in folder.glob("*.*")}
-    assert written == {path.name: path.read_bytes() for path in other.glob("*.*")}
-    assert {"README.md", "index.html", "table.tex", "table.csv", "seeds.csv", "seeds.svg"} == written.keys()

@@ -2,15 +2,12 @@
 
 import json
 import os
-import urllib.request
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 import torch
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub import constants
 from safetensors.torch import save_file
 from support import model_of, stub_task
 from torch import Tensor
@@ -183,23 +180,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         Bert(folder=str(tmp_path / "bert"), take=TAKE).load(model_for(task), task)
 
 
-def test_weights_come_from_the_hub_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From its client's cache, or else by its client; without both there is one line."""
-    folder, answers = folder_of(tmp_path / "bert", weights()), {"cache": False, "network": True}
-
-    def download(repository: str, *, allow_patterns: list[str], local_files_only: bool = False) -> str:
-        assert repository == "OWNER/NAME"
-        assert "model.safetensors" in allow_patterns
-        if not answers["cache" if local_files_only else "network"]:
-            raise LocalEntryNotFoundError("no such file") if local_files_only else ConnectionError("no network")
-        answers["cache"], answers["network"] = True, False
-        return str(folder)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: BytesIO())
-    for _ in range(2):
-        assert Bert(folder="hub:OWNER/NAME", take=None).path == folder / "model.safetensors"
-    answers["cache"] = False
+def test_weights_that_cannot_be_fetched_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="init.folder=hub:OWNER/NAME: it could not be fetched"):
         _ = Bert(folder="hub:OWNER/NAME", take=None).path
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from support import Commands, composed, options
 
-from lra.cli import check, new, prepare, train
+from lra.cli import new, prepare, train
 from lra.core.paths import conf_dir
 
 ATTENTION = "_target_: lra.mixers.softmax.Softmax\n_partial_: true\nscale: qkv_dim\n"
@@ -116,13 +116,6 @@ def test_help_needs_no_torch_and_any_encoding_will_do() -> None:
     assert "variant: simple, simple_res, simple_resl, transformer" in done.stdout
     page = subprocess.run([sys.executable, "-m", "lra"], capture_output=True, check=False, env=ascii_only)
     assert (page.returncode, page.stderr) == (0, b"")
-
-
-def test_help_lists_the_groups_of_the_command_alone(cli: Commands) -> None:
-    _, out, _ = cli(check.main, "--help")
-    choices = out.partition("Choices (group=option):")[2].strip().partition("\n\n")[0]
-    assert [line.partition(":")[0] for line in choices.splitlines()] == ["attention", "protocol", "variant"]
-    assert "experiment: unknown key" in refused(cli, "experiment=hour", main=check.main)
 
 
 @pytest.mark.parametrize("group", ["variant", "init", "pretrain", "case", "size", "experiment"])

@@ -16,8 +16,6 @@ import lra
 from lra.cli import prepare
 from lra.core.paths import CHECKOUT
 from lra.datasets import rows as exports
-from lra.tasks.listops import with_parentheses
-from lra.tasks.matching import Matching
 
 SMOKE = "size=smoke"
 OF_EACH_KIND = [("listops", SMOKE), ("pathfinder_short", SMOKE), ("mqar", SMOKE), ("compress", SMOKE)]
@@ -115,28 +113,6 @@ def test_arrow_has_the_same_rows_and_names_the_classes(words: tuple[str, ...]) -
         assert found["test"].features["label"].names == data.classes
 
 
-def test_arrow_does_not_copy_stored_tokens() -> None:
-    data = lra.data("listops", SMOKE)
-    [chunk] = data.to_datasets()["train"].data.column("tokens").chunks
-    assert chunk.values.buffers()[1].address == data.train.split.tokens.ctypes.data
-
-
-def test_an_opened_cache_is_not_hashed_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as its files are unchanged; otherwise opening Path-X would read 3 GB."""
-    folder = lra.data("listops_short", SMOKE).train.folder
-    monkeypatch.setattr("lra.datasets.cache.sha256", lambda path: pytest.fail(f"{path} was read"))
-    assert len(lra.data("listops_short", SMOKE).train) == 200
-    monkeypatch.undo()
-    monkeypatch.setenv("LRA_CACHE", str(cache))
-    path = folder / "val.tokens.bin"
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + b"\x01")
-    with pytest.raises(lra.UserError, match=r"val.tokens.bin: SHA-256"):
-        lra.data("listops_short", SMOKE)
-    path.write_bytes(content)
-    assert len(lra.data("listops_short", SMOKE).val) == 50
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -153,32 +129,6 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], message: str, tmp_path: P
 
 
 # ---------------------------------------------------------------- exports
-
-
-def written_by_the_generator(words: list[str]) -> str:
-    """LRA's `to_string` of its nested pairs, from words by recursion."""
-
-    def tree(at: int) -> tuple[object, int]:
-        if not words[at].startswith("["):
-            return words[at], at + 1
-        node, at = words[at], at + 1
-        while words[at] != "]":
-            argument, at = tree(at)
-            node = (node, argument)
-        return (node, "]"), at + 1
-
-    def text(node: object) -> str:
-        return node if isinstance(node, str) else f"( {text(node[0])} {text(node[1])} )"
-
-    return text(tree(0)[0])
-
-
-def test_parentheses_are_those_of_the_generator() -> None:
-    assert with_parentheses(["[MAX", "4", "3", "]"]) == "( ( ( [MAX 4 ) 3 ) ] )"
-    data = lra.data("listops", SMOKE)
-    for row in (data.train[n] for n in range(50)):
-        words = data.decode(row).split()
-        assert with_parentheses(words) == written_by_the_generator(words)
 
 
 def test_listops_is_exported_as_lra_files_and_read_back(cli: Commands) -> None:
@@ -216,16 +166,6 @@ def test_other_tasks_are_exported_as_parquet(cli: Commands) -> None:
     for rows, name in ((data.train, "train"), (data.val, "validation"), (data.test, "test")):
         assert found[name]["label"] == [row["label"] for row in rows]
         assert found[name]["tokens"] == [row["tokens"].tolist() for row in rows]
-
-
-def test_a_used_folder_is_refused_before_the_data_are_prepared(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Matching, "build", lambda *_: pytest.fail("prepared"))
-    Path("used").mkdir()
-    Path("used/mine.txt").write_text("kept")
-    for target in ("used", "used/mine.txt", "used/mine.txt/below", 300 * "x"):
-        code, _, err = cli(prepare.main, "task=matching", f"export={target}")
-        assert (code, err.count("\n")) == (2, 1) and f"export={target}: " in err
-    assert [path.name for path in Path("used").iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
-from support import composed, options, place, stub_task
+from support import builder_of, options, place, stub_task
 
-from lra.config import configure
 from lra.datasets.baselines import Overlap
 from lra.datasets.groups import by_size, by_value
 from lra.datasets.tokenise import text_of
@@ -18,10 +17,9 @@ from lra.tasks import Split, Task, TaskBuilder
 from lra.tasks._listops_trees import WORDS
 from lra.tasks.acl_matching import AclMatching
 from lra.tasks.listops import ListOps, ListOpsFiles
-from lra.training.evaluate import diagnose, packed
+from lra.training.evaluate import diagnose
 
-OVERRIDES = {name: ["task.folder=files"] for name in ("listops_files", "pathfinder_files")}
-OVERRIDES |= {"files": ["task.data=files"]}
+CHANGES = {name: {"folder": "files"} for name in ("listops_files", "pathfinder_files")} | {"files": {"data": "files"}}
 
 
 def expressions(tmp_path: Path) -> tuple[ListOps, Task]:
@@ -34,8 +32,7 @@ def builders() -> dict[str, TaskBuilder]:
     """Every task of conf/ that classifies."""
     by_task = {}
     for name in options("task"):
-        values = configure.plain(composed(f"task={name}", *OVERRIDES.get(name, [])))["task"]
-        by_task[name] = configure.build(values, "task", [])()
+        by_task[name] = builder_of(name, **CHANGES.get(name, {}))
     return {name: builder for name, builder in by_task.items() if builder.spec.objective == "classify"}
 
 
@@ -214,10 +211,3 @@ def test_the_root_baseline_answers_what_train_says_most_often(tmp_path: Path) ->
 
 
 # ---------------------------------------------------------------- predictions
-
-
-@pytest.mark.parametrize(("most", "dtype"), [(2, np.uint8), (255, np.uint8), (256, np.uint16)])
-def test_predictions_are_kept_in_few_bytes(most: int, dtype: type) -> None:
-    predictions = packed(np.array([0, most, 1], dtype=np.int64), np.array([0, 1, 1], dtype=np.uint16))
-    assert predictions.dtype == dtype
-    np.testing.assert_array_equal(predictions, [[0, most, 1], [0, 1, 1]])

@@ -32,17 +32,6 @@ ELSEWHERE = {  # a command that matches is not composed here, for this reason
     r"rerun=": "needs a kept run; tests/test_rerun.py",
     r"[A-Z]{3,}|\.\.\.": "has a placeholder",
 }
-OTHER_PROGRAMS = {  # a command that begins so is not of the kind above; what runs it, or why nothing does
-    "lra  ": "tests/test_edges.py",
-    "bash scripts/test.sh": ".ci/run; with -m gpu it needs an accelerator",
-    "bash scripts/docs.sh": ".ci/run",
-    "bash scripts/demo.sh": "nox -s slow",
-    "bash scripts/reproduce.sh": "hours of a GPU; its sweep: tests/test_table1_declared.py",
-    ".venv/bin/": "scripts/test.sh runs ruff, mypy and import-linter",
-    "git": "clones, tags and pushes",
-    "cd": "after the clone",
-    "pip install": "nox -s package installs the wheel, nox -s launchers the extras",
-}
 
 
 def command_lines() -> Iterator[str]:
@@ -61,16 +50,6 @@ def commands() -> Iterator[tuple[str, list[str]]]:
         match = PROGRAM.match(command)
         if match:
             yield match[1], shlex.split(match[2], comments=True)
-
-
-def test_every_other_command_is_run_elsewhere_or_has_a_reason() -> None:
-    needed = set()
-    for line in command_lines():
-        if line and not line.startswith(("#", "lra-")) and not PROGRAM.match(line):
-            reasons = [start for start in OTHER_PROGRAMS if line.startswith(start)]
-            assert reasons, line
-            needed.update(reasons)
-    assert needed == OTHER_PROGRAMS.keys()
 
 
 def test_every_command_composes() -> None:

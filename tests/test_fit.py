@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from itertools import pairwise, product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,12 +22,11 @@ from support import (
     train_step,
 )
 
-from lra.core.console import TrainingBar
 from lra.core.errors import UserError
 from lra.core.signals import StopFlag
 from lra.training import evaluate as evaluating
 from lra.training import trainer as training
-from lra.training.batches import batches, cuts, partition_by_cost
+from lra.training.batches import batches, partition_by_cost
 from lra.training.early_stopping import StoppingRule, is_better
 from lra.training.evaluate import evaluate
 from lra.training.optimizer import Diverged, make_optimizer
@@ -55,16 +53,6 @@ def test_the_peaks_of_table_3() -> None:
     assert text.learning_rate(20_000) == pytest.approx(3.536e-4, rel=2e-4)
     assert matching.learning_rate(15_000) == pytest.approx(4.0825e-4, rel=1e-5)
     assert max(text.learning_rate(step) for step in range(20_001)) == text.learning_rate(8000)
-
-
-def test_a_run_prints_the_highest_rate_that_it_has() -> None:
-    """0.05 / sqrt(500) in `rsqrt`; at the crossing of warm-up and cooldown where a run is too short for both."""
-    whole = small_recipe(steps=1200, warmup=500, lr=0.05, schedule="rsqrt").rate_in_words()
-    assert "AdamW" in whole and "0.00224 at step 500" in whole and "below" not in whole
-    short = small_recipe(steps=300, warmup=50, lr=0.001, schedule="constant", cooldown=500).rate_in_words()
-    assert "0.0005 at step 50, below its peak of 0.001" in short and "cooldown=500" in short
-    rising = small_recipe(steps=10, warmup=8000, lr=0.05, schedule="rsqrt").rate_in_words()
-    assert "6.99e-07 at step 10, below its peak of 0.000559" in rising
 
 
 def rule_of(**options: object) -> StoppingRule:
@@ -132,24 +120,6 @@ def test_progress_is_so_many_fewer_wrong_answers_than_at_the_last_progress() -> 
         small_recipe(progress=0.2)
 
 
-def test_training_ends_where_it_is_told_to() -> None:
-    task, seen = stub_task(), []
-    trainer = Trainer(model_for(task), task, small_recipe(steps=17, eval_every=5), seed=3, precision="fp32")
-
-    def after_a_step() -> None:
-        seen.append(trainer.step)
-        trainer.stopping.step = 12 if 5 in seen else 17
-
-    trainer.train(StopFlag(), after_a_step)
-    assert [line["step"] for line in trainer.lines] == [5, 10, 12]
-    assert seen == list(range(1, 13))
-
-
-def test_impossible_recipes_are_refused() -> None:
-    with pytest.raises(UserError, match=r"train.micro_batch=9 is larger than train.batch_size=8"):
-        small_recipe(micro_batch=9)
-
-
 def gradients(model, task, micro_batch: int, step: int = 5) -> tuple[float, list[torch.Tensor]]:
     model.zero_grad(set_to_none=True)
     examples = np.array([3, 19, 4, 0, 11, 7, 22, 13])
@@ -193,22 +163,6 @@ def test_no_cut_is_cheaper(most: int, overhead: int) -> None:
     assert cost(best) == min(map(cost, all_cuts()))
     if overhead == 0:
         assert cost(best) == lengths.sum()
-
-
-def test_masked_documents_are_hardly_padded() -> None:
-    """The wider the model, the less: padding costs it more beside what a part costs."""
-    task, examples = stub_task(examples=500, max_len=2000), np.arange(32)
-    lengths = task.train.lengths(examples).max(axis=1)
-    counts, padded = [], []
-    for width in (64, 256):
-        model = model_for(task, "protocol=strict", f"model.dim={width}", "model.heads=1")
-        parts = list(cuts(model, task.train, examples, 4, "fp32"))
-        assert sorted(place for part, _ in parts for place in part) == list(examples)
-        assert all(lengths[part].max() == longest for part, longest in parts)
-        counts.append(len(parts))
-        padded.append(sum(len(part) * longest for part, longest in parts) / lengths.sum())
-    assert 1 < counts[0] < counts[1] < 32
-    assert padded[1] < 1.05 < padded[0] < 1.15
 
 
 def test_the_gradient_is_that_of_the_mean_loss() -> None:
@@ -294,27 +248,6 @@ def test_evaluation_counts_every_example(batch: int, protocol: str) -> None:
     assert (score.correct, score.examples) == (correct, 23)
     assert score.loss == pytest.approx(sum(losses) / 23, rel=1e-12)
     assert score.accuracy == 100 * correct / 23
-
-
-def test_seconds_are_of_training_and_evaluation_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a clock that advances by 1 with each micro-batch, by 100 with each part of an evaluation, and by 10,000 while
-    a checkpoint is written, which is after a step."""
-    now, parts = 0, {1: 0, 100: 0, 10_000: 0}
-
-    def passes(seconds: int) -> None:
-        nonlocal now
-        now += seconds
-        parts[seconds] += 1
-
-    predict = training.predict
-    monkeypatch.setattr(training, "predict", lambda *given: passes(1) or predict(*given))
-    monkeypatch.setattr(TrainingBar, "evaluating", lambda *_: passes(100))
-    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: now, monotonic=lambda: now))
-    task = stub_task()
-    trainer = Trainer(model_for(task), task, small_recipe(steps=11, eval_every=5), seed=3, precision="fp32")
-    trainer.train(StopFlag(), lambda: passes(10_000))
-    assert parts[10_000] == 11 and len(trainer.lines) == 3 and parts[1] >= 11 and parts[100] >= 3
-    assert trainer.seconds == {"train": parts[1], "evaluate": 100 * parts[100]}
 
 
 def test_evaluating_more_often_changes_nothing() -> None:

@@ -12,7 +12,6 @@ from support import (
     model_of,
     recipe_of,
     small_recipe,
-    spec,
     stub_task,
     train_state,
     train_step,
@@ -38,18 +37,6 @@ def stepped(model: torch.nn.Module, recipe: Recipe, steps: int = 3) -> dict[str,
     for step in range(steps):
         train_step(model, optimizer, task.train, np.arange(8), recipe, seed=2, step=step, precision="fp32")
     return train_state(model)
-
-
-def test_every_parameter_is_in_one_group_of_the_optimiser() -> None:
-    model = s4d()
-    held = make_optimizer(model, small_recipe(groups=OWN, weight_decay=0.1, lr=0.05, schedule="constant")).param_groups
-    groups = {(group["factor"], group["weight_decay"]): group["params"] for group in held}
-    assert sorted(groups) == [(0.04, 0.0), (1.0, 0.1), (1.0, 0.3)]
-    assert sum(len(group["params"]) for group in held) == len(list(model.parameters()))
-    assert {id(parameter) for group in held for parameter in group["params"]} == set(map(id, model.parameters()))
-    names = {id(parameter): name.split(".")[-1] for name, parameter in model.named_parameters()}
-    assert {names[id(parameter)] for parameter in groups[0.04, 0.0]} == {"log_dt"}
-    assert {names[id(parameter)] for parameter in groups[1.0, 0.3]} == {"log_decay", "frequency"}
 
 
 def test_steps_are_those_of_one_optimiser_for_each_group() -> None:
@@ -139,14 +126,6 @@ def test_norms_and_biases_of_every_mixer_are_called_so(attention: str, extra: li
     added = {"conv": "shift", "mega": "shifts"}.get(attention)
     assert added is None or belongs(f"blocks.0.mixer.{added}", ["biases"])
     assert added is None or hasattr(mixer, added)
-
-
-@pytest.mark.parametrize("attention", OF_SOURCES)
-def test_rates_of_their_sources_name_every_group(attention: str) -> None:
-    overrides = (f"attention={attention}", "case=own_rates", "task=mqar", "model.depth=1")
-    recipe, model = recipe_of(*overrides), model_of(*overrides, task=spec())
-    assert recipe.groups.keys() == model.blocks[0].mixer.parameter_groups.keys()
-    assert set(model.group_by_parameter(recipe.groups).values()) == recipe.groups.keys()
 
 
 @pytest.mark.parametrize("attention", OF_SOURCES)

@@ -16,7 +16,6 @@ from lra.tasks import PADDING, Task
 from lra.training.evaluate import continuation, evaluate
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", "model.dropout=0")
-BARE = ("model.norm=none", "model.final_norm=false", "model.bias=false", "model.attention_bias=false")
 
 
 def stream(tokens: int = 61, context: int = 7) -> Task:
@@ -46,14 +45,6 @@ def test_predicts_every_position_from_what_came_before(system: str) -> None:
     torch.testing.assert_close(logits[:, :4], other_logits[:, :4])
     assert (logits[:, 4:] != other_logits[:, 4:]).all()
     torch.testing.assert_close(model(row[:, :4]), logits[:, :4])
-
-
-def test_without_norms_and_biases_there_are_none() -> None:
-    model = model_for(stream(), "system=simple", *BARE, "model.feed_forward_activation=relu")
-    names = [name for name, _ in model.named_parameters()]
-    assert not [name for name in names if "norm" in name or "bias" in name]
-    assert isinstance(model.blocks[0].feed_forward[1], nn.ReLU)
-    assert model.head.weight.shape == (13, 6)
 
 
 def test_the_loss_is_the_mean_over_every_token() -> None:

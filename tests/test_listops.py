@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from joblib import Parallel, delayed
 from support import place
 
 from lra.core.errors import UserError
-from lra.tasks import Split, Task
+from lra.tasks import Split, Task, no_op_progress
 from lra.tasks._listops_trees import WORDS, generate
-from lra.tasks.listops import ListOps, ListOpsFiles, by_start
+from lra.tasks.listops import ListOps, ListOpsFiles, by_start, with_parentheses
 
 SMALL = {"min_length": 7, "max_length": 43, "max_depth": 4, "max_args": 5}
 LRA = {"min_length": 500, "max_length": 2000, "max_depth": 10, "max_args": 10}
@@ -44,7 +45,7 @@ def evaluate(row: list[str]) -> int:
 
 def made(total: int, seed: int, **bounds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Tokens, offsets and labels of expressions, small ones unless bounds are given."""
-    return generate(total, **bounds or SMALL, seed=seed, workers=1, progress=lambda done, total: None)
+    return generate(total, **bounds or SMALL, seed=seed, workers=1, progress=no_op_progress)
 
 
 def rows_of(tokens: np.ndarray, offsets: np.ndarray) -> list[list[str]]:
@@ -201,6 +202,12 @@ def test_workers_do_not_change_a_byte(tmp_path: Path) -> None:
     assert serial.digest == parallel.digest
 
 
+def test_a_worker_of_joblib_generates_with_processes_of_its_own() -> None:
+    [there] = Parallel(n_jobs=2)([delayed(generate)(6000, **SMALL, seed=3, workers=2, progress=no_op_progress)])
+    here = generate(6000, **SMALL, seed=3, workers=1, progress=no_op_progress)
+    assert np.array_equal(there[2], here[2])
+
+
 def test_the_bytes_of_a_seed_are_known() -> None:
     """The same on every machine; a change of this digest is a new version of the task."""
     tokens, offsets, labels = made(500, 11)
@@ -277,6 +284,12 @@ def write_release(folder: Path, task: Task) -> None:
         data = getattr(task, split)
         rows = [f"{nested(words(data.document(row)))}\t{label}" for row, label in enumerate(data.labels)]
         (folder / f"basic_{split}.tsv").write_bytes("\r\n".join(["Source\tTarget", *rows, ""]).encode())
+
+
+def test_parentheses_are_those_of_the_generator() -> None:
+    assert with_parentheses(["[MAX", "4", "3", "]"]) == "( ( ( [MAX 4 ) 3 ) ] )"
+    for row in rows_of(*made(50, 3)[:2]):
+        assert with_parentheses(row) == nested(row)
 
 
 def test_files_of_the_release_are_read(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from support import composed, model_of, options, settings, spec
+from support import composed, model_of, options, spec
 from torch import nn
 
 from lra.config import configure
@@ -15,9 +15,7 @@ from lra.network.architecture import Architecture
 from lra.network.block import Block, ShortConvolution
 from lra.network.embedding import sinusoids
 from lra.network.heads import pooled
-from lra.network.layers import FeedForward
 from lra.network.model import Model
-from lra.ops.dropout import set_keys
 
 TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", "model.dropout=0")
 
@@ -137,16 +135,6 @@ def test_pair_interaction_features() -> None:
     torch.testing.assert_close(seen["x"][0, 12:], torch.cat([first * second, first - second]))
 
 
-def test_lra_protocol_model() -> None:
-    model = tiny("system=transformer", "protocol=lra")
-    block = model.blocks[0]
-    assert block.mixer.query.bias is None
-    assert block.mixer.out.bias is None
-    assert block.feed_forward[0].bias is not None
-    assert isinstance(model.head[1], nn.ReLU)
-    assert not model.embedding.positions.requires_grad
-
-
 def test_every_protocol_passes_dropout_where_it_says() -> None:
     def rates(*overrides: str) -> tuple[float, float, float]:
         model = model_of(*TINY[:-1], "model.dropout=0.25", *overrides, task=spec())
@@ -239,19 +227,6 @@ def test_a_short_convolution_is_a_loop_over_the_real_neighbours(causal: bool, la
     torch.testing.assert_close(layer(x, mask), expected + layer.bias)
 
 
-def test_a_short_convolution_is_read_by_the_mixer_and_counted() -> None:
-    """In every block, also where norms come after; no later position and no padding is read."""
-    plain = sum(parameter.numel() for parameter in tiny().parameters())
-    for norm in ("pre", "post"):
-        model = tiny("model.short_conv=3", f"model.norm={norm}", "model.key_mask=true", "attention=softmax")
-        assert (
-            sum(parameter.numel() for name, parameter in model.named_parameters() if "short_conv" in name) == 2 * 6 * 4
-        )
-        longer = torch.cat([tokens(5, width=5), torch.zeros(1, 4, dtype=torch.long)], dim=1)
-        torch.testing.assert_close(model(longer), model(tokens(5, width=5)), rtol=1e-12, atol=1e-12)
-    assert sum(parameter.numel() for parameter in tiny("model.short_conv=3").parameters()) == plain + 2 * 6 * 4
-
-
 def test_a_causal_model_with_a_short_convolution_sees_no_later_token() -> None:
     changes = {"objective": "next_token", "causal": True, "classes": 17}
     model = tiny("model.short_conv=3", "attention=softmax", **changes)
@@ -273,23 +248,3 @@ def test_reading_the_first_position_of_a_causal_mixer_is_refused() -> None:
     with pytest.raises(UserError, match="model.pooling=cls"):
         made()
     assert made(pooling="last")
-
-
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
-@pytest.mark.parametrize("over", ["values", "channels"])
-@pytest.mark.parametrize("training", [True, False])
-def test_the_feed_forward_net_is_its_layers_one_after_the_other(activation: str, over: str, training: bool) -> None:
-    """Values and gradients with dropout, twice: a second backward pass finds all that it needs unchanged."""
-    torch.manual_seed(1)
-    changes = {"dim": 5, "dropout": 0.3, "dropout_over": over, "feed_forward_activation": activation}
-    net = FeedForward(Architecture(**{**settings()["model"], **changes}), 11).double().train(training)
-    set_keys(net, seed=2, step=3, rows=[4, 0, 9])
-    x, weights = torch.randn(3, 7, 5, dtype=torch.float64, requires_grad=True), torch.randn(3, 7, 5).double()
-    expected, actual = nn.Sequential.forward(net, x), net(x)
-    assert (actual == 0).any() == training
-    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-13)
-    inputs = [x, *net.parameters()]
-    gradients = torch.autograd.grad(expected, inputs, weights)
-    for _ in range(2):
-        again = torch.autograd.grad(actual, inputs, weights, retain_graph=True)
-        torch.testing.assert_close(again, gradients, rtol=1e-12, atol=1e-13)

@@ -1,13 +1,12 @@
 """A data set has one name for its folder, its column and loggers; letters stay, long names end with a digest."""
 
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 from support import composed
 
 from lra.config.cell import cell_of
-from lra.core.names import data_name, file_name, quoted, shortened
+from lra.core.names import data_name, file_name, shortened
 
 
 def folder(*overrides: str) -> str:
@@ -39,12 +38,6 @@ def test_a_name_that_is_given_is_kept() -> None:
     assert folder("task.data={train: fruit/train.csv}") == "files-fruit"
 
 
-def test_ascii_names_are_quoted_as_urls() -> None:
-    ascii_names = "".join(map(chr, range(128)))
-    assert quoted(ascii_names) == quote(ascii_names, safe=" ")
-    assert quoted("a\u202eb\udc80") == "a%E2%80%AEb%80"
-
-
 @pytest.mark.parametrize("letter", ["x", "é", "界", "🎬"])
 def test_long_names_fit_and_stay_apart(letter: str, tmp_path: Path) -> None:
     first, second = (file_name(f"{letter * 250}.{number}") for number in (1, 2))
@@ -55,10 +48,3 @@ def test_long_names_fit_and_stay_apart(letter: str, tmp_path: Path) -> None:
     assert file_name(letter * 60) == letter * 60
     assert len(shortened(letter * 65, 64)) == 64
     assert folder(f"task.data='{letter * 62}.csv'").startswith(f"files-{letter * 55}")
-
-
-def test_long_settings_are_one_level_of_a_path(tmp_path: Path) -> None:
-    cfg = composed("experiment=smoke", f"task.name='{'界' * 99}'", "task=files", "task.data=a.csv")
-    levels = cell_of(cfg, cfg.hydra, ["task.name", "task.data"]).folder.parts
-    tmp_path.joinpath(*levels).mkdir(parents=True)
-    assert levels[4].startswith("task.data=a.csv,task.name=界界")

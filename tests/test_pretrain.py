@@ -215,7 +215,7 @@ def test_no_other_split_and_no_label_is_seen(
         elsewhere = replace(phase, settings=replace(phase.settings, out=str(tmp_path / name)))
         job = replace(job, system=replace(job.system, pretraining=elsewhere))
         model = draw_model(job.system, task, 1)
-        pretrain(job, trainer_of(job, task, model, "cpu"), "cpu", StopFlag())
+        pretrain(job, elsewhere, trainer_of(job, task, model, "cpu"), "cpu", StopFlag())
         [weights] = (tmp_path / name).rglob("weights.safetensors")
         made.append(weights.read_bytes())
     assert made[0] == made[1]

@@ -8,9 +8,8 @@ import torch
 from forked import result, run_folder, trained
 from support import every_setting, mixer_of, noise
 
-from lra.core.errors import UserError
 from lra.ops import products
-from lra.ops.products import choose, of_micro_batch, using
+from lra.ops.products import of_micro_batch, using
 from lra.records import checkpoint, record
 
 SETTING = torch.backends.mkldnn.matmul
@@ -50,40 +49,6 @@ def test_large_micro_batches_alone_use_it_and_the_process_keeps_its_setting() ->
     assert SETTING.fp32_precision == before
     with of_micro_batch(LARGE, 8):
         assert SETTING.fp32_precision == before
-
-
-@pytest.fixture
-def facts(monkeypatch: pytest.MonkeyPatch):
-    """Replace the facts of the processor; the proof is done anew."""
-    products.lacks.cache_clear()
-    yield lambda **changes: monkeypatch.setattr(products, "_cpu", lambda: {"flags": "fma", **changes})
-    products.lacks.cache_clear()
-
-
-@here
-@pytest.mark.parametrize(
-    ("vendor", "family", "flags", "expected"),
-    [
-        ("AuthenticAMD", "26", "fma", "onednn"),
-        ("AuthenticAMD", "25", "fma", "mkl"),
-        ("GenuineIntel", "6", "fma", "mkl"),
-        ("AuthenticAMD", "26", "fma amx_tile", "mkl"),
-    ],
-)
-def test_auto_is_onednn_where_it_is_faster(facts, vendor: str, family: str, flags: str, expected: str) -> None:
-    facts(vendor_id=vendor, flags=flags, **{"cpu family": family})
-    assert (choose("auto"), choose("mkl")) == (expected, "mkl")
-
-
-def test_it_is_refused_on_amx_and_where_its_proof_fails(facts, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts(flags="fma amx_tile amx_bf16")
-    with pytest.raises(UserError, match="products=onednn: .* found a CPU with AMX"):
-        choose("onednn")
-    products.lacks.cache_clear()
-    facts()
-    monkeypatch.setattr(products, "product_error", lambda: 2e-3)
-    with pytest.raises(UserError, match=r"found a relative error of 0\.002"):
-        choose("onednn")
 
 
 def test_an_error_of_bf16_is_above_the_bound() -> None:

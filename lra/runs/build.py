@@ -76,7 +76,7 @@ def assemble(settings: Settings) -> System:
             f"train.micro_batch={recipe.batch_size}"
         )
     start = settings.start
-    if start is not None and not isinstance(start, Start):
+    if settings.init is not None and not isinstance(start, Start):
         raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.Start")
 
     model = _treated(designed, recipe)
@@ -92,7 +92,9 @@ def assemble(settings: Settings) -> System:
         row=_row(made.blocks[0].mixer),
         scan=scan_of(made.blocks[0].mixer),
     )
-    return system if settings.pretrain is None else replace(system, pretraining=_pretraining(settings, system, made))
+    if settings.pretrain is None:
+        return system
+    return replace(system, pretraining=_pretraining(settings, settings.pretrain, system, made))
 
 
 def without_memory(compute: Callable[[], Value]) -> Value:
@@ -121,11 +123,10 @@ def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callab
     return model
 
 
-def _pretraining(settings: Settings, system: System, final: "Model") -> PretrainingPhase:
+def _pretraining(settings: Settings, values: dict[str, Any], system: System, final: "Model") -> PretrainingPhase:
     """Assemble the pretraining. Raises UserError if `final` could not take all of its weights."""
-
-    configure.check(Pretrain, settings.pretrain, "pretrain.")
-    options = Pretrain(**settings.pretrain)
+    configure.check(Pretrain, values, "pretrain.")
+    options = Pretrain(**values)
     if settings.init is not None:
         raise UserError("pretrain, init: both would say what the model starts from; use init=scratch or pretrain=none")
     train = {**settings.train, **options.train}
@@ -146,7 +147,7 @@ def _pretraining(settings: Settings, system: System, final: "Model") -> Pretrain
         seed=settings.seed if options.seed is None else options.seed,
         model=model,
         train=train,
-        pretrain={key: value for key, value in settings.pretrain.items() if key not in ("seed", "train")},
+        pretrain={key: value for key, value in values.items() if key not in ("seed", "train")},
         probe=None,
     )
     return PretrainingPhase(

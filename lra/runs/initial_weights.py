@@ -24,7 +24,7 @@ from lra.network.model import Model
 from lra.ops import products
 from lra.records import checkpoint, provenance, record, tensors
 from lra.records.names import LOCK, METRICS, RECORD, WEIGHTS
-from lra.runs.build import Job, System
+from lra.runs.build import Job, PretrainingPhase, System
 from lra.runs.run_folder import RunFolder, Status
 from lra.runs.sweep_time import SweepTime
 from lra.training import distributed
@@ -102,7 +102,7 @@ def training_summary(trainer: Trainer) -> dict[str, Any]:
     return summary
 
 
-def pretrain(job: Job, trainer: Trainer, device: str, stop: StopFlag) -> None:
+def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, stop: StopFlag) -> None:
     """Load the weights, the entry in the record and the lines of `metrics.jsonl` of a run's pretraining into a trainer.
 
     They are computed first if no run has.
@@ -111,8 +111,7 @@ def pretrain(job: Job, trainer: Trainer, device: str, stop: StopFlag) -> None:
         Paused: with the state saved.
         Diverged: in the pretraining.
     """
-    phase, task = job.system.pretraining, trainer.task
-    seed = phase.settings.seed
+    task, seed = trainer.task, phase.settings.seed
     inputs = phase.options.task(task, seed)
     conditions = {**provenance.environment(task.digest, device), "processes": distributed.count()}
     if products.entry(device) == {"products": "onednn"}:  # weights by MKL keep the name they had

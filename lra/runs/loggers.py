@@ -23,6 +23,7 @@ from lra.core.names import shortened
 from lra.datasets.task import best_baseline
 from lra.records.runs import read_kept
 from lra.runs.build import Job
+from lra.training import distributed
 
 TAGS = ("task", "attention", "variant", "protocol")  # of a cell
 TAG_CHARACTERS, NAME_CHARACTERS = 64, 128  # the limits of Weights & Biases
@@ -130,15 +131,16 @@ def loggers_of(settings: Settings) -> list[Any]:
 class Loggers:
     """All loggers of one run; a context manager that finishes them, after the record is written."""
 
-    def __init__(self, job: Job | None = None) -> None:
+    def __init__(self, job: Job) -> None:
         self._job = job
         self._loggers: list[Any] = []  # that log
         self._started: list[Any] = []
-        self._step, self._test = 0, {}
+        self._step = 0
+        self._test: dict[str, Any] = {}
 
     def start(self, lines: list[dict[str, Any]], new: bool = False) -> None:
         """Start them, or only those that left no files there, and log the lines that `metrics.jsonl` has already."""
-        made = [] if self._job is None else loggers_of(self._job.settings)
+        made = loggers_of(self._job.settings) if distributed.is_main() else []
         if new:
             made = [logger for logger in made if not self._left_files(logger)]
         self._started = [logger for logger in made if self._called(logger, "start", self._job)]
@@ -193,7 +195,7 @@ def log_finished(job: Job) -> None:
 
 def grouped(line: dict[str, Any]) -> dict[str, float]:
     """Name the finite numbers of a line by group: train/, val/, speed/, and blocks/ for what a probe measured."""
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in line.items():
         if isinstance(value, list):
             values |= {f"blocks/{name}/{block}": number for block, number in enumerate(value, 1)}
@@ -208,7 +210,7 @@ def grouped(line: dict[str, Any]) -> dict[str, float]:
     return _finite(values)
 
 
-def _finite(values: dict[str, float | None]) -> dict[str, float]:
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if isinstance(value, int | float) and math.isfinite(value)}
 
 

@@ -114,14 +114,14 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
         if clash is None or not indirect:
             break
     outs = sorted({run.settings.out for row in rows for run in row.runs})
-    written = str(OmegaConf.to_container(config, resolve=False)["out"])
+    written = str(_unresolved(config)["out"])
     if len(outs) > 1 or "${hydra:job." in written:
         raise UserError(
             f"out={written}: differs between the runs of this sweep ({', '.join(outs[:2])}); a sweep has one results "
             "folder: leave out what the sweep varies"
         )
     if clash is not None:
-        (key, one, two), *_ = differences(*(row.settings.identity for row in clash))
+        (key, one, two), *_ = differences(clash[0].settings.identity, clash[1].settings.identity)
         raise UserError(
             f"{clash[0].cell}: two rows of this sweep would share this cell of the table, with {key} {one} and {two}; "
             "give data sets a task.name, and other rows an out, of their own"
@@ -133,7 +133,9 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
 def _check_rates(rows: list[PlannedCell]) -> None:
     """Print the cells for whose system `rates` has no settings. Raises UserError if it has none for all of them."""
     path = rows[0].settings.rates
-    without = [] if path is None else [row.cell for row in rows if rates.found(path, row.cell) is None]
+    if path is None:
+        return
+    without = [row.cell for row in rows if rates.found(path, row.cell) is None]
     if without and len(without) == len(rows):
         raise UserError(rates.no_row(path, without))
     if without:
@@ -157,7 +159,7 @@ def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied
     loggers_of(settings)
     system = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
-    differs = settings.init is not None or SEED_REFERENCE.search(str(OmegaConf.to_container(composed, resolve=False)))
+    differs = settings.init is not None or SEED_REFERENCE.search(str(_unresolved(composed)))
     runs = []
     for override in seeds or [f"seed={settings.seed}"]:
         seed = _value(override)
@@ -179,8 +181,8 @@ def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied
 
 def _refuse_seed_references(first: Settings, other: Settings) -> None:
     """Raise UserError if two seeds of a cell differ in what a table pools."""
-    pooled = [{key: getattr(each, key) for key in POOLED} for each in (first, other)]
-    for key, one, two in differences(*pooled):
+    here, there = ({key: getattr(each, key) for key in POOLED} for each in (first, other))
+    for key, one, two in differences(here, there):
         raise UserError(
             f"{key}: {one} with seed={first.seed}, {two} with seed={other.seed}; the seeds of a cell are pooled in one "
             "mean, so they may differ in nothing else"
@@ -199,11 +201,11 @@ def _parsed(override: str) -> Override:
 
 def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]:
     """Return the overrides of each key, several where it is swept; the command line replaces the preset's."""
-    params = OmegaConf.to_container(config.hydra.sweeper, resolve=False)["params"] or {}
-    preset = [f"{key}={value}" for key, value in params.items()]
-    overrides = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # ${seed} is that of each run
+    hydra = _unresolved(config)["hydra"]  # ${seed} is that of each run
+    preset = [f"{key}={value}" for key, value in (hydra["sweeper"]["params"] or {}).items()]
     choices: dict[str, list[str]] = {}
-    for override in OverridesParser.create(config_loader=loader).parse_overrides([*preset, *overrides]):
+    parser = OverridesParser.create(config_loader=loader)
+    for override in parser.parse_overrides([*preset, *hydra["overrides"]["task"]]):
         key, texts = override.get_key_element(), [override.input_line]
         if override.is_sweep_override():
             listed = override.sweep_string_iterator() if override.is_discrete_sweep() else ()
@@ -213,6 +215,11 @@ def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]
         choices[key.lstrip("+")] = texts
     _add_rows(choices)
     return choices
+
+
+def _unresolved(config: DictConfig) -> Any:
+    """Return plain values with interpolations as they are written."""
+    return OmegaConf.to_container(config, resolve=False)
 
 
 def _add_rows(choices: dict[str, list[str]]) -> None:

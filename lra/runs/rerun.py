@@ -72,7 +72,8 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
         say(f"{path}: {verdict} ({job.folder})", to_stdout=True)
         return False
     say(f"{path}: {'not ' if numbers else ''}equal to the last bit ({job.folder})", to_stdout=True)
-    others = _told(record.differences(*({key: each.get(key) for key in CONDITIONS} for each in conditions)))
+    there, here = ({key: each.get(key) for key in CONDITIONS} for each in conditions)
+    others = _told(record.differences(there, here))
     for line in [*numbers, *others]:
         say(f"  {line}", to_stdout=True)
     return not numbers

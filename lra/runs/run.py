@@ -48,9 +48,9 @@ class Attempt:
         conditions: backend and library of products.
     """
 
-    loggers: Loggers = field(default_factory=Loggers)
+    loggers: Loggers
     status: Status | None = None
-    conditions: dict[str, str] = field(default_factory=dict)
+    conditions: dict[str, Any] = field(default_factory=dict)
     data_sha256: str | None = None
     results: dict[str, Any] = field(default_factory=dict)
 
@@ -83,8 +83,8 @@ def run(job: Job) -> Status:
                     memory, began = PeakMemory(device), time.monotonic()
                     trainer = _trainer(job, task, device, stop, attempt)
                     try:
-                        if not RunFolder.of(job).resume(trainer) and system.pretraining is not None:
-                            pretrain(job, trainer, device, stop)
+                        if not RunFolder.of(job).resume(trainer) and (phase := system.pretraining) is not None:
+                            pretrain(job, phase, trainer, device, stop)
                         with stop:
                             attempt.loggers.start(trainer.lines)
                             trainer.train(stop, SweepTime(job).on_step)
@@ -131,7 +131,7 @@ def _stop_flag(job: Job) -> StopFlag:
 @contextmanager
 def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> Iterator[Attempt]:
     """Hold the folder of a run on rank 0, and write the record of whatever happens; other ranks wait for rank 0."""
-    attempt = Attempt()
+    attempt = Attempt(Loggers(job))
     if not distributed.is_main():
         if not gate.wait():
             attempt.status = Status.SKIPPED
@@ -145,13 +145,13 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
             attempt.status = _skipped(job, folder)
             yield attempt
             return
-        with Loggers(job) as attempt.loggers, _recorded(job, folder, device, stop, attempt):
+        with attempt.loggers, _recorded(job, folder, device, stop, attempt):
             yield attempt
 
 
 def _skipped(job: Job, folder: RunFolder) -> Status:
     """Leave a complete run alone, but for the checkpoint and the loggers of a finished one."""
-    status = Status(folder.record.status)
+    status, _ = folder.status()
     if status == Status.FINISHED:
         checkpoint.remove(folder.path)
     say(f"{job.title}: {status} before, nothing to do ({folder.path})")
@@ -192,7 +192,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
         checkpoint.remove(folder.path)
 
 
-def _conditions(job: Job, device: str) -> dict[str, str]:
+def _conditions(job: Job, device: str) -> dict[str, Any]:
     """Return the backend and the library of products for the record. Raises UserError if one cannot compute here.
 
     With `products=auto` a paused run keeps its library.

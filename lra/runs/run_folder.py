@@ -174,13 +174,12 @@ def identity_differences(identity: Mapping[str, Any], settings: Settings, may_ch
     Paths of data are left out, since their content is compared.
     """
     now = json.loads(json.dumps(settings.identity))
-    sides = (configure.comparable(record.without_paths(config)) for config in (identity, now))
-    changes = record.differences(*({"code": {}, **config} for config in sides))
+    there, here = ({"code": {}, **configure.comparable(record.without_paths(config))} for config in (identity, now))
     return [
         f"the code in {key.removeprefix('code.')} has changed"
         if key.startswith("code.")
         else f"{key}: {there} there, {here} now"
-        for key, there, here in changes
+        for key, there, here in record.differences(there, here)
         if key not in may_change
     ]
 

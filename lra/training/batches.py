@@ -81,8 +81,8 @@ def cuts(
             yield places, int(lengths[places].max())
         return
     overhead = OVERHEAD[model.every_parameter[0].device.type] // model.dim
-    for part in partition_by_cost(lengths[order], size * model.max_len, overhead):
-        yield order[part], int(lengths[order[part.start]])
+    for piece in partition_by_cost(lengths[order], size * model.max_len, overhead):
+        yield order[piece], int(lengths[order[piece.start]])
 
 
 def has_packed_mixers(model: Model, precision: Precision) -> bool:

@@ -74,8 +74,8 @@ def _inside(block: Block, x: Tensor, key_mask: Tensor | None) -> dict[str, float
     q, k, v = mixer.project(seen)
     outputs = mixer.attend(q, k, v, key_mask).transpose(1, 2)[real].double()  # [real positions, H, Dh]
     numbers["attention_std"] = outputs.std().item()
-    if hasattr(mixer, "score_scale"):
-        std, asymmetry = score_statistics(q, k, real, mixer.score_scale(x.shape[1], key_mask))
+    if (score_scale := getattr(mixer, "score_scale", None)) is not None:
+        std, asymmetry = score_statistics(q, k, real, score_scale(x.shape[1], key_mask))
         numbers |= {"score_std": std, "score_asymmetry": asymmetry}
     return numbers
 

@@ -10,12 +10,12 @@ GOALS = 2  # consecutive evaluations that solve a task
 STATE = ("step", "why", "at_goal", "progress", "reached")
 
 
-def is_better(now: dict[str, Any], best: dict[str, Any] | None, metric: str) -> bool:
-    """Return True if an evaluation, with accuracy and loss, is better than the best so far, by `TaskSpec.metric`.
+def is_better(now: dict[str, Any], best: dict[str, Any], metric: str) -> bool:
+    """Return True if an evaluation, with accuracy and loss, is better than `best` by `TaskSpec.metric`, or the first.
 
     The first of equal evaluations stays the best; a loss that is not finite is the worst.
     """
-    if best is None:
+    if not best:
         return True
     if metric == "accuracy":
         return now["accuracy"] > best["accuracy"]
@@ -37,7 +37,7 @@ class StoppingRule:
         self.step, self.why = recipe.steps, "steps"
         self.at_goal = 0  # consecutive evaluations
         self.reached: dict[str, dict[str, float]] = {}  # milestones, recorded if there is a goal
-        self.progress: dict[str, float] | None = None  # step and error (percent) of the last progress
+        self.progress: dict[str, Any] | None = None  # step and error (percent) of the last progress
 
     def update(self, last: dict[str, Any], best_step: int, tokens: int, seconds: float) -> None:
         """Add an evaluation.
@@ -54,7 +54,12 @@ class StoppingRule:
             self.at_goal = self.at_goal + 1 if last["accuracy"] >= recipe.goal else 0
             if self.at_goal == GOALS:
                 self.step, self.why = step, "solved"
-        progress = best_step if recipe.progress is None else self._last_progress(step, 100 - last["accuracy"])
+        progress = best_step
+        if recipe.progress is not None:
+            wrong = 100 - last["accuracy"]
+            if self.progress is None or wrong < (1 - recipe.progress) * self.progress["wrong"]:
+                self.progress = {"step": step, "wrong": wrong}
+            progress = self.progress["step"]
         cooled = step + (recipe.cooldown or 0)
         if self.why == "steps" and cooled < recipe.steps and self.out_of_patience(step, progress):
             self.step, self.why = cooled, "no progress"
@@ -64,11 +69,6 @@ class StoppingRule:
         `patience` evaluations before `step`."""
         recipe = self.recipe
         return recipe.patience is not None and step - max(best, recipe.warmup) >= recipe.patience * recipe.eval_every
-
-    def _last_progress(self, step: int, wrong: float) -> int:
-        if self.progress is None or wrong < (1 - self.recipe.progress) * self.progress["wrong"]:
-            self.progress = {"step": step, "wrong": wrong}
-        return self.progress["step"]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON values."""

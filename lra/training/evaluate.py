@@ -4,7 +4,7 @@ Legend: n examples of a split, in its order. Counts are JSON values.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from lra.network.model import Model
 from lra.ops import products
 from lra.ops.device import is_asynchronous
 from lra.training import distributed
-from lra.training.batches import classes_of, counts, cuts, predict, prefetch, read, summed_loss
+from lra.training.batches import MicroBatch, classes_of, counts, cuts, predict, prefetch, read, summed_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ def evaluate(
     model.eval()
     everything = np.arange(len(split))
     cut = list(cuts(model, split, everything, batch, precision))
-    parts = (read(split, everything, *piece) for piece in cut)
+    parts: Iterator[MicroBatch] = (read(split, everything, *piece) for piece in cut)
     if is_asynchronous(next(model.parameters()).device):
         parts = prefetch(parts)
     done, total, shared = 0, sum(len(places) for places, _ in cut), distributed.all_reduce_min(len(cut))

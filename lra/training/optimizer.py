@@ -89,10 +89,12 @@ def update(
 
 def compile_blocks(model: Model) -> None:
     """Compile each block. Noise is then hashed, on a CPU, too."""
+    from torch._functorch import config as autograd_config
+
     torch._dynamo.config.specialize_float = True  # settings such as eps are constants of a graph
     torch._dynamo.config.recompile_limit = 32  # training and evaluation, padded and packed, all tokens and the CLS
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # a run would go on uncompiled
-    torch._functorch.config.backward_pass_autocast = "off"  # backward passes of full-precision parts, too
+    autograd_config.backward_pass_autocast = "off"  # backward passes of full-precision parts, too
     try:
         torch.compile(torch.neg)(next(model.parameters()).detach())
     except RuntimeError as error:

@@ -112,7 +112,8 @@ class Recipe:
         usual = 0.0 if belongs(name, self.no_decay or ()) else self.weight_decay
         if group is None:
             return 1.0, usual
-        rate, decay = self.groups[group]["rate"], self.groups[group]["weight_decay"]
+        options = (self.groups or {})[group]
+        rate, decay = options["rate"], options["weight_decay"]
         decay = usual if decay is None else decay
         if rate is None:
             return 1.0, decay
@@ -172,7 +173,7 @@ class Pretrain:
             task.digest,
             self.objective,
             values=self.loss == "absolute",
-            share=self.mask,
+            share=self.mask or 0.0,  # not used where nothing is masked
             holdout=self.holdout,
             seed=seed,
         )

@@ -99,7 +99,7 @@ class Trainer:
     Attributes:
         step: number of updates.
         lines: evaluations, the lines of `metrics.jsonl`.
-        last, best: scores of the last and the best evaluation, as in records.
+        last, best: scores of the last and the best evaluation, as in records; empty before the first.
         seconds, tokens: of the whole training, up to the last evaluation.
     """
 
@@ -126,8 +126,8 @@ class Trainer:
         self.losses: list[float] = []  # of all other steps
         self.seconds, self.window_seconds = {"train": 0.0, "evaluate": 0.0}, 0.0  # `window`: since the last evaluation
         self.tokens, self.window_tokens = Tokens(), Tokens()
-        self.last: dict[str, Any] | None = None
-        self.best: dict[str, Any] | None = None
+        self.last: dict[str, Any] = {}
+        self.best: dict[str, Any] = {}
         self.best_weights: dict[str, Tensor] = {}
         self.lines: list[dict[str, Any]] = []
         self.resumes = 0
@@ -301,7 +301,8 @@ class Trainer:
 
     def load_state_dict(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Restore `state_dict`. Raises KeyError, ValueError or RuntimeError if it is of another model."""
-        weights, kept = {}, {}
+        weights: dict[str, Tensor] = {}
+        kept: dict[int, dict[str, Tensor]] = {}  # optimiser state by parameter index
         shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         held = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
