@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from support import place, spec
 
-from lra.cli.prepare import card
 from lra.core.errors import UserError
 from lra.datasets.cache import MANIFEST, Writer, prepared
 from lra.datasets.splits import LMWindows, seen
+from lra.runs.prepare import card
 from lra.tasks import Task
 
 Make = Callable[[dict[str, Writer], Path], Any]

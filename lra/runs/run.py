@@ -86,7 +86,8 @@ def run(job: Job) -> Status:
                         if not RunFolder.of(job).resume(trainer) and (phase := system.pretraining) is not None:
                             pretrain(job, phase, trainer, device, stop)
                         with stop:
-                            attempt.loggers.start(trainer.lines)
+                            if distributed.is_main():
+                                attempt.loggers.start(trainer.lines)
                             trainer.train(stop, SweepTime(job).on_step)
                         status = Status.FINISHED
                     except Diverged as error:
