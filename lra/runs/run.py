@@ -202,7 +202,7 @@ def _conditions(job: Job, device: str) -> dict[str, Any]:
         return job.system.backend(device)
     asked = job.settings.products
     if asked == "auto" and (job.folder / CHECKPOINT).exists() and (saved := checkpoint.read(job.folder)):
-        asked = saved[1]["run"]["environment"].get("products", "mkl")
+        asked = saved[1]["run"]["environment"]["products"]
     return {**job.system.backend(device), "products": products.choose(asked)}
 
 
