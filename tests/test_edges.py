@@ -127,7 +127,7 @@ def option(text: str, package: str | None = None) -> tuple[str, ...]:
         ),
         (
             "from lra.mixers import Attention\nclass A(Attention):\n    pass\n",
-            "theirs.A has no card: add card = Card(...) to the class",
+            "theirs.A has no info: add info = MixerInfo(...) to the class",
         ),
         ("x = 1\ny = x +\n", "theirs.py, line 2: SyntaxError: invalid syntax"),
         ("class B:\n    pass\n", "theirs has no 'A'"),
