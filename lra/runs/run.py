@@ -20,8 +20,8 @@ from lra.core.console import Parts, say
 from lra.core.errors import UserError
 from lra.core.files import explained, write_atomic
 from lra.core.signals import Paused, StopFlag
-from lra.datasets import Task, TaskSpec
 from lra.datasets.splits import seen
+from lra.datasets.task import Task, TaskSpec
 from lra.ops import products
 from lra.records import checkpoint, provenance, record, tensors
 from lra.records.names import CHECKPOINT, COSTS, ERRORS, METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
@@ -308,5 +308,5 @@ def _diagnose_and_save(job: Job, task: Task, predictions: Predictions) -> dict[s
     if distributed.is_main():
         _save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
     builder = job.system.builder
-    groups, guesses = builder.groups(task.test), builder.guesses(task)
+    groups, guesses = builder.groups(task.test), builder.baseline_predictions(task)
     return {"diagnostics": diagnose(groups, predictions.classes, labels, guesses)}
