@@ -225,10 +225,10 @@ def test_the_tokens_of_a_training_include_its_pretraining() -> None:
         assemble(settings_of(composed("experiment=smoke", *more)))
         for more in ((), ("pretrain=masked", "pretrain.train.steps=30", "pretrain.train.warmup=3"))
     )
-    facts = without.builder.facts
+    spec = without.builder.spec
     assert settings_of(composed("sweep.tokens=10000000000000")).sweep["tokens"] == 10**13, "as many as Table 1 reads"
-    assert sweep_time.training_tokens(without) == without.recipe.steps * 8 * facts.documents * facts.max_len
-    assert sweep_time.training_tokens(also) == (without.recipe.steps + 30) * 8 * facts.documents * facts.max_len
+    assert sweep_time.training_tokens(without) == without.recipe.steps * 8 * spec.documents * spec.max_len
+    assert sweep_time.training_tokens(also) == (without.recipe.steps + 30) * 8 * spec.documents * spec.max_len
 
 
 def test_a_sweep_above_max_hours_stops_in_its_first_run_and_goes_on_later(

@@ -45,9 +45,9 @@ def train(cfg: DictConfig) -> str | float:
     loggers_of(settings)  # its mistakes come before the training
     job = Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
     if settings.describe:
-        from lra.runs.describe import print_facts
+        from lra.runs.describe import print_summary
 
-        print_facts(job, measured=True)
+        print_summary(job, measured=True)
         return "described"
     from lra.runs.run import run  # imports torch, as building the job did
 

@@ -102,7 +102,7 @@ def examples(path: Path, columns: Columns) -> Iterator[Example]:
 
 
 def scan(path: Path, columns: Columns, max_classes: int) -> dict[str, Any]:
-    """Return facts about the rows of a file.
+    """Return a summary of the rows of a file.
 
     Returns:
         `labels`: the place of the first row of each label; `unlabelled`: number of rows whose label is None; `texts`:

@@ -11,7 +11,7 @@ from lra.config.cell import Cell
 from lra.config.settings import RESULT_KEYS, Settings, checked
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.datasets import Place
+from lra.datasets.task import DataConfig
 from lra.records import record
 from lra.records.names import METRICS, RECORD, RUNS, WEIGHTS
 from lra.records.record import RunRecord
@@ -133,7 +133,7 @@ def _refuse_other_inputs(job: Job, earlier: RunRecord) -> None:
     sources = (earlier.config.get("code", {}), job.settings.identity.get("code", {}))
     for file, *_ in record.differences(*sources):
         raise UserError(f"the code in {file} has changed since the run; restore it")
-    expected, found = earlier.provenance.data_sha256, job.system.builder.build(Place.of(job.settings)).digest
+    expected, found = earlier.provenance.data_sha256, job.system.builder.build(DataConfig.of(job.settings)).digest
     if expected not in (None, found):
         raise UserError(f"data: the run was trained on {expected} (SHA-256), found {found}")
 

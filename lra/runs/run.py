@@ -20,8 +20,8 @@ from lra.core.console import ProgressBar, say
 from lra.core.errors import UserError
 from lra.core.files import explained, write_atomic
 from lra.core.signals import Paused, StopFlag
-from lra.datasets import Task
 from lra.datasets.splits import seen
+from lra.datasets.task import Task
 from lra.ops import products
 from lra.records import checkpoint, provenance, record, tensors
 from lra.records.names import CHECKPOINT, COSTS, ERRORS, METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
@@ -241,7 +241,7 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
     entries: dict[str, Any] = {"test": test}
     if predictions is not None:
         builder, labels = job.system.builder, task.test.labels
-        groups, baseline_predictions = builder.groups(task.test), builder.guesses(task)
+        groups, baseline_predictions = builder.groups(task.test), builder.baseline_predictions(task)
         entries["diagnostics"] = diagnose(groups, predictions.classes, labels, baseline_predictions)
         if distributed.is_main():
             _save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))

@@ -14,7 +14,7 @@ from lra.config.settings import Settings
 from lra.core.console import ProgressBar
 from lra.core.errors import UserError
 from lra.core.files import hold, holder, read_json, sweep_partials, write_atomic, write_json
-from lra.datasets import Place, Task, TaskBuilder
+from lra.datasets.task import DataConfig, Task, TaskBuilder
 from lra.records import checkpoint, record
 from lra.records.names import CHECKPOINT, CONFIG, ERRORS, LOCK, RECORD
 from lra.records.record import RunRecord, readable
@@ -191,6 +191,6 @@ def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
 
 
 def prepared(builder: TaskBuilder, settings: Any) -> Task:
-    """Prepare the data of a task, if they are not prepared; `settings` name its folders, as for `Place.of`."""
-    with ProgressBar(builder.facts.name, "preparing the data, once") as progress:
-        return builder.build(Place.of(settings, progress))
+    """Prepare the data of a task, if they are not prepared; `settings` name its folders, as for `DataConfig.of`."""
+    with ProgressBar(builder.spec.name, "preparing the data, once") as progress:
+        return builder.build(DataConfig.of(settings, progress))

@@ -46,9 +46,9 @@ def train(cfg: DictConfig) -> str | float:
         if searching:
             search.check(job.system.builder)
         if settings.describe:
-            from lra.runs.describe import print_facts
+            from lra.runs.describe import print_summary
 
-            print_facts(job, measured=True)
+            print_summary(job, measured=True)
             return "described"
         from lra.runs.run import run  # imports torch, as building the job did
 

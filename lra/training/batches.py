@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, l1_loss
 
 from lra.config.settings import Precision
 from lra.core import streams
-from lra.datasets import Split
+from lra.datasets.task import Split
 from lra.network.model import Model
 from lra.ops.device import is_asynchronous, to_device
 from lra.ops.packing import Packed

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from lra.config.settings import Precision
-from lra.datasets import Split
+from lra.datasets.task import Split
 from lra.mixers.base import Attention
 from lra.network.block import Block
 from lra.network.model import Model

@@ -16,8 +16,8 @@ from lra.config.settings import Generate, Precision
 from lra.core import streams
 from lra.core.console import say
 from lra.core.signals import StopFlag
-from lra.datasets import PADDING, Split, Task
 from lra.datasets.groups import Group
+from lra.datasets.task import PADDING, Split, Task
 from lra.datasets.tokenise import TOKENIZER, load
 from lra.network.model import Model
 from lra.ops import products

@@ -18,7 +18,7 @@ from lra.config.settings import Checkpoints, Precision
 from lra.core.console import TrainingBar, say
 from lra.core.files import write_atomic
 from lra.core.signals import Paused, StopFlag
-from lra.datasets import Split, Task
+from lra.datasets.task import Split, Task
 from lra.network.model import Model
 from lra.ops import dropout, products
 from lra.ops.device import is_asynchronous
