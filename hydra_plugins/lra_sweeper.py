@@ -31,9 +31,9 @@ class LraSweeper(Sweeper):
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def sweep(self, arguments: list[str]) -> None:
-        from lra.cli import sweep
+        from lra.sweep import launch
 
-        sweep.run(self.hydra_context, self.task_function, self.config)
+        launch.run(self.hydra_context, self.task_function, self.config)
 
 
 class OptunaSearch(Sweeper):
@@ -56,9 +56,9 @@ class OptunaSearch(Sweeper):
         self.sweeper.setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def sweep(self, arguments: list[str]) -> None:
-        from lra.cli import search
         from lra.core.errors import UserError
         from lra.core.signals import Paused
+        from lra.sweep import search
 
         overrides = [*arguments, *(f"{key}={value}" for key, value in (self.config.hydra.sweeper.params or {}).items())]
         try:

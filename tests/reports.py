@@ -39,16 +39,22 @@ def put(root: Path, seed: int, accuracy: float | None, **changes: Any) -> Path:
         **(results(folder, accuracy) if finished else {"status": "failed", "reason": "fire"}),
         "config": config,
         "provenance": {
+            "lra": "0.1.0",
             "commit": "abc",
             "dirty": False,
             "config_sha256": digest(config),
             "data_sha256": "d1",
             "packages": {"torch": "2.13.0"},
             "python": "3.11",
-            "device": "cpu",
+            "platform": "Linux x86_64",
             "cpu": "one",
+            "instructions": "AVX512",
             "threads": 2,
+            "device": "cpu",
             "precision": "fp32",
+            "noise": 2,
+            "started": "2026-01-01T00:00:00+00:00",
+            "finished": "2026-01-01T00:01:00+00:00",
         },
     } | changes
     if run["metric"] == "perplexity" and finished:

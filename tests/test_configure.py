@@ -229,7 +229,7 @@ def test_every_name_in_a_table_is_an_option() -> None:
 
 def test_a_preset_without_a_value_for_a_task_is_an_error(cli: Commands) -> None:
     line = refused(cli, "experiment=small_listops", "task=books")
-    assert "no value for task=books; there are values for listops, " in line
+    assert "no value for task=books, only for listops, " in line
 
 
 def test_values_by_choice() -> None:

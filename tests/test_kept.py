@@ -9,7 +9,6 @@ from reports import put
 from support import Commands, train_in
 
 from lra.cli import train
-from lra.config.configure import comparable
 from lra.core.errors import UserError
 from lra.core.files import read_yaml
 from lra.core.paths import conf_dir
@@ -83,22 +82,6 @@ def test_a_conflict_in_a_cell_costs_its_row_alone(sweep) -> None:
     assert (code, "differ in config.train.lr" in err, "1 of 2 runs finished, 1 refused" in err) == (2, True, True), err
     assert {run.cell.parts[2] for run in read_runs(Path("o"))} == {"simple", "fnet"}
     Report(Path("o"))
-
-
-def test_identities_of_earlier_versions_are_read_in_todays_terms() -> None:
-    old = {
-        "attention": {"_target_": "lra.mixers.spectral.GmmRks", "pattern": "fixed", "features": 4},
-        "model": {"depth": 2},
-        "train": {"compile": None, "lr": 0.1},
-    }
-    new = {
-        "attention": {"_target_": "lra.mixers.spectral.GmmRks", "features": 4},
-        "model": {"depth": 2, "dropout_over": "values", "position_std": 0.0},
-        "train": {"compile": False, "lr": 0.1},
-    }
-    assert comparable(old) == comparable(new)
-    for part, key, value in (("attention", "features", 5), ("model", "dropout_over", "channels"), ("train", "lr", 1)):
-        assert comparable({**new, part: {**new[part], key: value}}) != comparable(old)
 
 
 def test_a_mean_pools_runs_that_differ_in_rounding(tmp_path: Path) -> None:

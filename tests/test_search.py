@@ -7,8 +7,9 @@ import yaml
 from reports import put, softmax
 from support import Commands
 
-from lra.cli import search, train
+from lra.cli import train
 from lra.records.record import RunRecord
+from lra.sweep import search
 
 TINY = ("experiment=smoke", "task=listops_short", "train.steps=4", "train.eval_every=2", "train.warmup=2")
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lra.api.training import composed_command
-from lra.cli.prepare import PrepareSettings, prepare
 from lra.config import configure
 from lra.datasets import Task, TaskBuilder, TaskSpec
 from lra.datasets.rows import NAMES, Rows, collate, rows_of
 from lra.datasets.tokenise import TOKENIZER
+from lra.runs.prepare import PrepareSettings, prepare
 
 if TYPE_CHECKING:
     import datasets

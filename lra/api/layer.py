@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lra.api.training import composed_command
 from lra.checks import Finding
-from lra.cli.check import CheckSettings, examine, maker
+from lra.checks.report import CheckSettings, examine, maker
 from lra.config import configure
 from lra.config.compose import options as choices
 from lra.core.errors import UserError

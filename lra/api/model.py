@@ -49,8 +49,6 @@ class TrainedModel:
         config = self.record.config
         if not (folder / WEIGHTS).exists():
             raise UserError(f"{folder}: no {WEIGHTS} there; train the run with checkpoint.keep=true")
-        if self.record.spec is None:
-            raise UserError(f"{folder}: its record lacks `spec`, so it is of an earlier version of lra; train it again")
         self._spec = TaskSpec(**self.record.spec)
         if self._spec.objective != "classify":
             raise UserError(f"{folder}: {self._spec.name} classifies no examples; use the attribute `module`")

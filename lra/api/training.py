@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lra.config import rates
-from lra.config.cell import Cell, cell_of, open_keys, varied_keys
+from lra.config.cell import Cell, open_keys
 from lra.config.compose import compose as composed
 from lra.config.compose import parseable, with_packages
 from lra.config.configure import check_packages, explain, is_mistake
@@ -117,12 +117,11 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
 
 def _run_of(config: DictConfig) -> tuple[Settings, Cell]:
     """Return settings and cell of one run. Raises UserError if the overrides of a sweep do not name one."""
-    found = rates.apply(config, config.hydra)
-    settings = settings_of(config)
+    cell, settings = rates.applied(config, config.hydra), settings_of(config)
     if swept := open_keys(config):
         keys = ", ".join(f"{key}=..." for key in swept)
         raise UserError(f"experiment={config.hydra.runtime.choices.experiment}: a sweep; for one run of it add {keys}")
-    return settings, cell_of(config, config.hydra, [*varied_keys(config, config.hydra), *found])
+    return settings, cell
 
 
 @contextmanager

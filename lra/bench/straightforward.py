@@ -18,7 +18,7 @@ from lra.datasets import TaskSpec
 Values = Mapping[str, Any]
 MODEL = {  # the values of variant= and protocol= under which this model is the configured one
     "norm": "pre", "attention_bias": True, "bias": True, "feed_forward_activation": "gelu", "dropout_over": "values",
-    "short_conv": None, "mixer_dropout": False, "embedding_dropout": False, "feed_forward_output_gelu": False,
+    "short_conv": None, "mixer_dropout": False, "embedding_dropout": False,
     "positions": "learned", "position_std": 0.0, "cls_position": False, "pooling": "cls", "head_activation": "gelu",
     "pair_features": "concat",
 }  # fmt: skip

@@ -31,7 +31,6 @@ from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.paths import __version__, conf_dir
 from lra.core.signals import interruptible
 
-FAILED = 1
 FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")  # of Hydra; ours is `out`
 
 

@@ -1,6 +1,5 @@
 """lra-train: one run, or a sweep of runs."""
 
-from multiprocessing import parent_process
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -8,101 +7,62 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from lra.cli import search, sweep
-from lra.cli.command import FAILED, command
+from lra.cli.command import command
 from lra.config import rates
-from lra.config.cell import cell_of, varied_keys
-from lra.config.settings import Settings, settings_of
-from lra.core.console import say, without_bars
-from lra.core.errors import UserError
+from lra.config.settings import settings_of
+from lra.core.console import say
+from lra.core.errors import FAILED, UserError
 from lra.core.files import Held
-from lra.core.signals import PAUSED, Paused, worker_flag
+from lra.core.signals import PAUSED, Paused
 from lra.runs.build import Job, assemble
 from lra.runs.loggers import loggers_of
 from lra.runs.rerun import rerun
-from lra.runs.run_folder import RunFolder, Status
+from lra.runs.run_folder import Status
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
 """Keys that may accompany `rerun=...`: they decide no number."""
 QUICK = "lra-train experiment=small_listops train.steps=800"
 
-_paused = False  # in a worker of joblib: the sweep is being stopped
-
 
 def train(cfg: DictConfig) -> str | float:
-    """Hydra's task function: one run. In a sweep a mistake or a failure is printed and the other runs continue.
+    """Hydra's task function: train one run, which may be one of a sweep.
 
     Returns:
-        the outcome; for the sweeper of a search, the best validation result, minus infinity if the run is not finished.
+        the outcome; a sweep returns what its sweeper reads.
     """
-    global _paused
     if cfg.rerun is not None:
         return _rerun(cfg)
     hydra_cfg = HydraConfig.get()
-    alone, worker = hydra_cfg.mode == RunMode.RUN, parent_process() is not None
-    searching = not alone and search.is_search(hydra_cfg)
-    launcher = hydra_cfg.runtime.choices["hydra/launcher"]
-    in_driver = launcher == "basic" or (launcher == "joblib" and not worker)  # with n_jobs=1 joblib has no workers
-    if not alone and not in_driver:
-        without_bars()
-    if _paused or worker_flag.signalled():
-        return Status.WAITING
-    found = rates.apply(cfg, hydra_cfg)
-    if alone:
-        settings_of(cfg)  # its mistakes come before those of a sweep
-    cell = cell_of(cfg, hydra_cfg, [*varied_keys(cfg, hydra_cfg), *found])
-    number = 0 if alone else hydra_cfg.job.num
-    title = f"{cell} seed {cfg.seed}"
-    if not alone:
-        title = f"[{number + 1}{'' if searching else f'/{cfg.sweep.jobs}'}] {title}"
-    try:
-        settings = settings_of(cfg)
-        loggers_of(settings)
-        system = assemble(settings)
-        job = Job(settings=settings, system=system, cell=cell, title=title, number=number, search=searching)
-        if alone:
-            _check_alone(settings, hydra_cfg)
-        elif searching:
-            search.check(job.system.builder)
-        if settings.describe:
-            from lra.runs.describe import print_facts
+    if hydra_cfg.mode == RunMode.MULTIRUN:
+        from lra.sweep import job as of_sweep
 
-            print_facts(job, measured=True)
-            return "described"
-        from lra.runs.run import run  # imports torch, as building the job did
-
-        outcome = run(job)
-    except Held as other:
-        say(f"{title}: {other}")
-        if alone:
-            raise SystemExit(PAUSED) from None
-        outcome = Status.RUNNING
-    except UserError as error:
-        if alone:
-            raise
-        say(f"{title}: error: {error}")
-        outcome = Status.REFUSED
-    except Paused as pause:
-        pause.title = title
-        if alone or in_driver:
-            raise
-        say(pause.line)
-        _paused = worker
-        outcome = Status.PAUSED
-    if alone and outcome in (Status.FAILED, Status.DIVERGED):
-        raise SystemExit(FAILED)
-    if searching:
-        finished = outcome in (Status.FINISHED, Status.SKIPPED)
-        return search.objective(RunFolder.of(job).record) if finished else float("-inf")  # type: ignore[arg-type]
-    return outcome
-
-
-def _check_alone(settings: Settings, hydra_cfg: DictConfig) -> None:
-    """Raise UserError for the command line of a single run that chooses nothing, or what only a sweep has."""
+        return of_sweep.train(cfg)
+    cell, settings = rates.applied(cfg, hydra_cfg), settings_of(cfg)
     if settings.also:
         raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
     if not hydra_cfg.overrides.task and hydra_cfg.job.config_name == "train":
         raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
+    loggers_of(settings)  # its mistakes come before the training
+    job = Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
+    if settings.describe:
+        from lra.runs.describe import print_facts
+
+        print_facts(job, measured=True)
+        return "described"
+    from lra.runs.run import run  # imports torch, as building the job did
+
+    try:
+        outcome = run(job)
+    except Held as other:
+        say(f"{job.title}: {other}")
+        raise SystemExit(PAUSED) from None
+    except Paused as pause:
+        pause.title = job.title
+        say(pause.line)
+        raise SystemExit(pause.code) from None
+    if outcome in (Status.FAILED, Status.DIVERGED):
+        raise SystemExit(FAILED)
+    return outcome
 
 
 def _rerun(cfg: DictConfig) -> str:
@@ -122,14 +82,4 @@ def _rerun(cfg: DictConfig) -> str:
     return Status.FINISHED
 
 
-_command = command("train", train)
-
-
-def main() -> None:
-    """Run the command; a stopped sweep prints its outcomes and its report, too."""
-    try:
-        _command()
-    except Paused as pause:
-        say(pause.line)
-        sweep.conclude(code=pause.code)
-        raise SystemExit(pause.code) from None
+main = command("train", train)

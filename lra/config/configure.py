@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
@@ -32,27 +32,6 @@ NO_OPTION = "Config group override must be a string"  # Hydra's ValueError for t
 OWN_GROUPS = ("attention", "task", "experiment")  # of which lra_options may have options
 NO_LIST = "Invalid defaults list in"  # likewise
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
-REMOVED = {  # removed options, with the values in kept records
-    "init": None, "pattern": "fixed", "global_projections": False, "share": "key_value", "orthogonal": True,
-    "one_sided": False, "evaluate": "auto", "gate": True, "rotary": True,
-}  # fmt: skip
-ADDED = {"dropout_over": "values", "position_std": 0.0}  # later keys of `model`, with what runs without them did
-
-
-def comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity of a run in today's terms: removed and added options.
-
-    Nothing was compiled where an earlier version had `train.compile: null` on a CPU.
-    """
-    terms = {key: dict(value) if isinstance(value, Mapping) else value for key, value in identity.items()}
-    for part in (terms.get("attention", {}), terms.get("task", {})):
-        for key in [key for key, value in part.items() if REMOVED.get(key, ...) == value]:
-            del part[key]
-    if "model" in terms:
-        terms["model"] = ADDED | terms["model"]
-    if "train" in terms and terms["train"].get("compile") is None:
-        terms["train"]["compile"] = False
-    return terms
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
@@ -188,12 +167,7 @@ def build(
     if not callable(target) or (kind is not None and isclass(target) and not issubclass(target, kind)):
         wanted = "a function or a class" if kind is None else f"a subclass of {kind.__module__}.{kind.__name__}"
         raise UserError(f"{name}: expected {wanted}")
-    known = signature(target).parameters
-    chosen = {
-        key: value
-        for key, value in node.items()
-        if key not in ("_target_", "_partial_") and (key in known or REMOVED.get(key, ...) != value)
-    }
+    chosen = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
     check(target, chosen, f"{where}.", supplied)
     return partial(target, **chosen)
 

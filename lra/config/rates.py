@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from lra.config.cell import PLACED, Cell, cell_of, is_planned, typed_keys
+from lra.config.cell import PLACED, Cell, cell_of, is_planned, typed_keys, varied_keys
 from lra.core.errors import UserError
 from lra.core.files import read_yaml
 
@@ -45,6 +45,12 @@ def apply(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
             raise UserError(f"rates={cfg.rates}: {key}: unknown key")
         OmegaConf.update(cfg, key, settings[key])
     return [] if is_planned(hydra_cfg) else keys
+
+
+def applied(cfg: DictConfig, hydra_cfg: DictConfig) -> Cell:
+    """Apply `rates` to a composed configuration, and return its cell."""
+    keys = apply(cfg, hydra_cfg)
+    return cell_of(cfg, hydra_cfg, [*varied_keys(cfg, hydra_cfg), *keys])
 
 
 def found(path: str, cell: Cell) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-CONFIG_ERROR = 2  # the exit code of a mistake
+FAILED, CONFIG_ERROR = 1, 2  # exit codes of a failure and of a mistake
 
 
 class UserError(Exception):

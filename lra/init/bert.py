@@ -33,7 +33,7 @@ TABLES = ("word", "position", "token_type")
 BLOCKS = {  # settings of BERT, independent of its sizes
     "norm": "post", "norm_over": None, "final_norm": False, "bias": True, "attention_bias": True,
     "positions": "learned", "cls_position": True, "embedding_norm": True,
-    "feed_forward_activation": "gelu", "feed_forward_output_gelu": False, "feed_forward_dim": None,
+    "feed_forward_activation": "gelu", "feed_forward_dim": None,
 }  # fmt: skip
 LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
 PARTS = {

@@ -57,7 +57,6 @@ class Architecture:
     mixer_dropout: bool
     embedding_dropout: bool
     embedding_norm: bool
-    feed_forward_output_gelu: bool
     positions: Literal["learned", "sinusoidal", "none"]
     position_std: NonNegativeFloat
     pixels: Annotated[list[float], Field(min_length=2, max_length=2)] | None

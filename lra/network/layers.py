@@ -66,21 +66,20 @@ def normed(norm: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class FeedForward(nn.Sequential):
-    """Linear, activation, dropout, Linear, dropout; with `output_gelu` a GELU follows the second Linear."""
+    """Linear, activation, dropout, Linear, dropout."""
 
     def __init__(self, architecture: Architecture, hidden: int) -> None:
         dim, bias = architecture.dim, architecture.bias
-        drops = [Dropout(architecture.dropout, architecture.dropout_over) for _ in range(2)]
-        inner = [nn.Linear(dim, hidden, bias=bias), ACTIVATIONS[architecture.feed_forward_activation](), drops[0]]
-        outer = [nn.Linear(hidden, dim, bias=bias), *[nn.GELU()] * architecture.feed_forward_output_gelu, drops[1]]
-        super().__init__(*inner, *outer)
+        inner, outer = (Dropout(architecture.dropout, architecture.dropout_over) for _ in range(2))
+        activation = ACTIVATIONS[architecture.feed_forward_activation]()
+        super().__init__(nn.Linear(dim, hidden, bias=bias), activation, inner, nn.Linear(hidden, dim, bias=bias), outer)
 
     def forward(self, x: Tensor, packed: Packed | None = None) -> Tensor:
         """Map x [B, N, D], or packed rows [R, D], position by position."""
         x = x.to(autocast_dtype(x))
-        first, activation, inner, second, *others = self
-        if isinstance(activation, nn.GELU) and len(others) == 1 and inner.draws_places(x, packed):
-            (outer,), before = others, first(x)
+        first, activation, inner, second, outer = self
+        if isinstance(activation, nn.GELU) and inner.draws_places(x, packed):
+            before = first(x)
             hidden = _GeluDrop.apply(before, inner.places(before))
             bias = None if second.bias is None else second.bias * outer.scale
             y = linear(hidden.flatten(0, -2), second.weight * (inner.scale * outer.scale), bias)

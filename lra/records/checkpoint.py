@@ -7,7 +7,6 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.records import tensors
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 UNSIGNED = "0" * 64
 REMEDY = "delete it to train from the start"
-EARLIER = ("checkpoint.json", "checkpoint-*.safetensors")  # of lra before 0.1.0
 
 
 def write(folder: Path, values: "dict[str, Tensor]", state: dict[str, Any]) -> None:
@@ -37,8 +35,6 @@ def read(folder: Path) -> "tuple[dict[str, Tensor], dict[str, Any]] | None":
     """Return the tensors and the state of a checkpoint, None if there is none. Raises UserError if it is damaged."""
     path = folder / CHECKPOINT
     if not path.exists():
-        if earlier := sorted(file.name for pattern in EARLIER for file in folder.glob(pattern)):
-            say(f"{folder}: {', '.join(earlier)} of an earlier version cannot be resumed; training starts anew")
         return None
     try:
         data = path.read_bytes()

@@ -90,21 +90,31 @@ class TableName(_Part):
     complexity: str
 
 
-class Provenance(BaseModel):
-    """Code, data and machine of a run."""
+class Provenance(_Part):
+    """Code, data and machine of a run; the time when it began and ended.
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    `noise`: version of the noise in training; `backend`: of the recurrences; `products`: library of fp32 products.
+    """
 
+    lra: str
     commit: str | None
     dirty: bool | None
     config_sha256: str
     data_sha256: str | None
     packages: dict[str, str]
     python: str
+    platform: str
     cpu: str
+    cpu_model: str | None = None
+    instructions: str
     threads: Count
     device: str
+    backend: str | None = None
+    products: str | None = None
     precision: str
+    noise: int
+    started: str
+    finished: str
 
 
 class RunRecord(_Part):
@@ -124,7 +134,7 @@ class RunRecord(_Part):
     selection: Rule
     metric: Literal["accuracy", "perplexity"]
     row: TableName | None = None
-    spec: dict[str, Any] | None = None
+    spec: dict[str, Any] = {}
     classes: list[str] = []
     status: Literal["finished", "diverged", "failed", "paused"]
     reason: str = ""
@@ -137,8 +147,6 @@ class RunRecord(_Part):
     baselines: dict[Name, float] = {}
     test_in_train: Percent | None = None
     diagnostics: dict[Name, dict[str, Group]] = {}
-    calibration: Any = None  # of earlier versions
-    calibration_error: Any = None
     seconds: dict[Name, Measure] = {}
     pretrain: dict[str, Any] | None = None
     init: dict[str, Any] | None = None
@@ -150,7 +158,6 @@ class RunRecord(_Part):
     trainable_parameters: Count = 0
     full_pattern: bool = False
     checked: Any = None
-    auto: dict[str, Any] = {}
     files: dict[str, str] = {}
     kept: str = ""
     peak_memory_bytes: Count | None = None

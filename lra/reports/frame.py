@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from lra.config.cell import ROUNDING
-from lra.config.configure import comparable
 from lra.core.errors import UserError, printable
 from lra.core.files import read_yaml
 from lra.core.paths import conf_dir
@@ -256,7 +255,7 @@ def conflict(runs: list[Run], place: str) -> str:
 
 
 def _pooled(record: RunRecord) -> dict[str, Any]:
-    config = {key: value for key, value in comparable(without_paths(record.config)).items() if key != "seed"}
+    config = {key: value for key, value in without_paths(record.config).items() if key != "seed"}
     if "train" in config:
         config["train"] = {key: value for key, value in config["train"].items() if f"train.{key}" not in ROUNDING}
     if config.get("init"):  # each seed may start from the weights of its own source

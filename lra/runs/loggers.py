@@ -23,7 +23,6 @@ from lra.core.names import shortened
 from lra.datasets import best_baseline
 from lra.records.runs import read_kept
 from lra.runs.build import Job
-from lra.training import distributed
 
 TAGS = ("task", "attention", "variant", "protocol")  # of a cell
 TAG_CHARACTERS, NAME_CHARACTERS = 64, 128  # the limits of Weights & Biases
@@ -140,7 +139,7 @@ class Loggers:
 
     def start(self, lines: list[dict[str, Any]], new: bool = False) -> None:
         """Start them, or only those that left no files there, and log the lines that `metrics.jsonl` has already."""
-        made = loggers_of(self._job.settings) if distributed.is_main() else []
+        made = loggers_of(self._job.settings)
         if new:
             made = [logger for logger in made if not self._left_files(logger)]
         self._started = [logger for logger in made if self._called(logger, "start", self._job)]

@@ -7,14 +7,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lra.config.cell import Cell
-from lra.config.configure import comparable
 from lra.config.settings import RESULT_KEYS, Settings, checked
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.core.paths import conf_dir
 from lra.datasets import Place
 from lra.records import record
 from lra.records.names import METRICS, RECORD, RUNS, WEIGHTS
@@ -27,7 +23,6 @@ RERUNS = "reruns"  # default results folder
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # what a run computes
 MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "products", "precision")
 CONDITIONS = ("commit", "dirty", "packages", *MACHINE)
-ONCE = {"backend": "torch", "noise": 1, "products": "mkl"}  # of a record without these keys
 PROBES = ("attention_std", "score_std", "score_asymmetry", "residual_norm", "gradient_norm")
 ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: times, and what is not reproducible
 
@@ -63,9 +58,8 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
     made = read_kept(job.folder)
     numbers = differing(measurements(kept), measurements(made))
     was, now = comparable_results(earlier), comparable_results(made.record)
-    now["config"] = _known(now["config"], was["config"])
     numbers += _told(record.differences(was, now))
-    conditions = [ONCE | each.provenance.model_dump() for each in (earlier, made.record)]
+    conditions = [each.provenance.model_dump() for each in (earlier, made.record)]
     noise = [each["noise"] for each in conditions]
     if numbers and noise[0] != noise[1] and (job.settings.model["dropout"] > 0 or job.settings.attention.get("gumbel")):
         verdict = f"noise in training was version {noise[0]}, now {noise[1]}, so its numbers cannot be equal"
@@ -91,12 +85,9 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
         {
             **{field.name: getattr(current, field.name) for field in fields(current)},
             **{key: value for key, value in identity.items() if key not in ("init", "code")},
-            "model": current.model | identity["model"],  # keys that are newer than the run are null
-            "attention": _nulls(earlier.attention) | identity["attention"],
-            "train": current.train | _numbers(earlier),
             "init": None,
             "threads": earlier.provenance.threads,
-            "products": (earlier.provenance.model_extra or {}).get("products", ONCE["products"]),
+            "products": earlier.provenance.products or current.products,
             "device": device if current.device == "auto" else current.device,
             "checkpoint": {**current.checkpoint, "keep": WEIGHTS in earlier.files},
         }
@@ -117,13 +108,6 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
             f"{settings.start.sha256}"
         )
     return settings
-
-
-def _nulls(attention: str) -> dict[str, None]:
-    """Return the keys that are null in our option of this name."""
-    option = conf_dir() / "attention" / f"{attention}.yaml"
-    values = yaml.safe_load(option.read_text(encoding="utf-8")) if option.exists() else {}
-    return {key: None for key, value in values.items() if value is None or str(value).endswith(", null}")}
 
 
 def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
@@ -158,21 +142,7 @@ def comparable_results(whole: RunRecord) -> dict[str, Any]:
     """Return the results of a record, with the digests of files that hold no times."""
     values = whole.values()
     files = {name: digest for name, digest in whole.files.items() if name != METRICS}
-    config = {**whole.config, "train": _numbers(whole)}
-    return {**{key: values.get(key) for key in RESULTS}, "config": config, "files": files}
-
-
-def _known(config: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration without keys that an earlier one has not: numbers show whether they matter."""
-    return {
-        key: _known(value, earlier[key]) if isinstance(value, dict) and isinstance(earlier[key], dict) else value
-        for key, value in config.items()
-        if key in earlier
-    }
-
-
-def _numbers(whole: RunRecord) -> dict[str, Any]:
-    return {**comparable(whole.config)["train"], **whole.auto}
+    return {**{key: values.get(key) for key in RESULTS}, "config": whole.config, "files": files}
 
 
 def measurements(kept: Run) -> list[dict[str, Any]]:

@@ -86,7 +86,8 @@ def run(job: Job) -> Status:
                         if not RunFolder.of(job).resume(trainer) and (phase := system.pretraining) is not None:
                             pretrain(job, phase, trainer, device, stop)
                         with stop:
-                            attempt.loggers.start(trainer.lines)
+                            if distributed.is_main():
+                                attempt.loggers.start(trainer.lines)
                             trainer.train(stop, SweepTime(job).on_step)
                         status = Status.FINISHED
                     except Diverged as error:
@@ -201,7 +202,7 @@ def _conditions(job: Job, device: str) -> dict[str, Any]:
         return job.system.backend(device)
     asked = job.settings.products
     if asked == "auto" and (job.folder / CHECKPOINT).exists() and (saved := checkpoint.read(job.folder)):
-        asked = saved[1]["run"]["environment"].get("products", "mkl")
+        asked = saved[1]["run"]["environment"]["products"]
     return {**job.system.backend(device), "products": products.choose(asked)}
 
 

@@ -147,13 +147,10 @@ class RunFolder:
         if saved is None:
             return False
         tensors, state = saved
-        if "stopping" not in state["training"]:
-            raise UserError(f"{self.path / CHECKPOINT} is of an earlier version; {checkpoint.REMEDY}")
         earlier, now = state["run"], trainer.output.run
         if others := identity_differences(earlier["config"], self.settings, INEXACT):
             raise UserError(f"{self.path / CHECKPOINT} is of another run ({'; '.join(others)}); {checkpoint.REMEDY}")
-        without_key = {"products": "mkl"} if now["environment"]["device"] == "cpu" else {}
-        changes = record.differences(without_key | earlier["environment"], now["environment"])
+        changes = record.differences(earlier["environment"], now["environment"])
         conditions = [f"{key}: {old}, then {new}" for key, old, new in changes]
         if earlier["environment"]["data_sha256"] != now["environment"]["data_sha256"]:
             raise UserError(f"{self.path} was paused on other data ({'; '.join(conditions)}); choose another out=...")
@@ -174,7 +171,7 @@ def identity_differences(identity: Mapping[str, Any], settings: Settings, may_ch
     Paths of data are left out, since their content is compared.
     """
     now = json.loads(json.dumps(settings.identity))
-    there, here = ({"code": {}, **configure.comparable(record.without_paths(config))} for config in (identity, now))
+    there, here = ({"code": {}, **record.without_paths(config)} for config in (identity, now))
     return [
         f"the code in {key.removeprefix('code.')} has changed"
         if key.startswith("code.")

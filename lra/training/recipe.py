@@ -52,7 +52,6 @@ class Recipe:
     lr: PositiveFloat
     warmup: PositiveInt
     schedule: Literal["rsqrt", "constant", "cosine", "cosine_to_zero", "triangular"]
-    stop_in_warmup: bool
     patience: PositiveInt | None
     progress: Annotated[float, Field(gt=0, lt=1)] | None
     goal: Annotated[float, Field(gt=0, le=100)] | None
@@ -129,7 +128,7 @@ class Recipe:
         rates = [self.learning_rate(step) for step in range(self.steps + 1)]
         highest = max(rates)
         words = f"AdamW, train.schedule={self.schedule}, highest rate {highest:.3g} at step {rates.index(highest)}"
-        if self.warmup + (self.cooldown or 0) <= self.steps or self.stop_in_warmup:
+        if self.warmup + (self.cooldown or 0) <= self.steps:
             return words
         needed = f"train.warmup={self.warmup}" + (f" + train.cooldown={self.cooldown}" if self.cooldown else "")
         return f"{words}, below its peak of {self.peak:.3g}: train.steps={self.steps} < {needed}"

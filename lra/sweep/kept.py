@@ -15,8 +15,8 @@ from lra.records.names import RECORD, RUNS
 from lra.records.record import Provenance, RunRecord
 from lra.records.runs import Run, read_runs, unpack
 from lra.runs.build import Job
-from lra.runs.plan import Plan, PlannedCell, PlannedRun
 from lra.runs.run_folder import Status, identity_differences, prepared
+from lra.sweep.plan import Plan, PlannedCell, PlannedRun
 
 Digests = dict[str, str | None]  # of prepared data, by the digest of a task's options
 

@@ -1,4 +1,4 @@
-"""Sweeps of lra's own sweeper: plan, launch, and report."""
+"""A sweep of lra's own sweeper: check, launch, report, exit code."""
 
 import multiprocessing
 import os
@@ -16,24 +16,22 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, read_write
 
-from lra.cli import kept
-from lra.cli.command import FAILED
 from lra.config.compose import as_value
 from lra.config.configure import first_line
 from lra.core.console import plural, say
-from lra.core.errors import CONFIG_ERROR, UserError
+from lra.core.errors import CONFIG_ERROR, FAILED, UserError
 from lra.core.files import holder
-from lra.core.signals import PAUSED, StopFlag, keep_worker
+from lra.core.signals import PAUSED, Paused, StopFlag, keep_worker
 from lra.records.names import LOCK
 from lra.records.runs import declared
 from lra.runs.build import Job, check_attention
 from lra.runs.loggers import log_finished
-from lra.runs.plan import Plan, PlannedRun, check_data, declare, planned
 from lra.runs.run_folder import Status
 from lra.runs.sweep_time import training_tokens
+from lra.sweep import kept
+from lra.sweep.plan import Plan, PlannedRun, check_data, declare, planned
 
 ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
-_current: list[tuple[Plan, dict[Path, str]]] = []  # the sweep, and the runs that it refuses with the reason
 
 
 class Forwarding(StopFlag):
@@ -86,18 +84,20 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         say(f"lra-train: error: {reason}")
     to_do = [(row, [run for run in runs if run.folder not in refused]) for row, runs in to_do]
     declare(plan)
-    _current[:] = [(plan, refused)]
     tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)
     runs = [run for _, runs in to_do for run in runs]
     _log_finished(plan, {run.folder for run in runs} | {*refused})
     say(f"{plural(sum(len(row.runs) for row in plan.rows), 'run')}, {len(runs)} to train, in {plan.out}")
-    broken = ""
+    broken, code = "", 0
     try:
         if runs:
             _launch(context, task, config, plan, runs, tokens)
+    except Paused as pause:
+        say(pause.line)
+        code = pause.code
     except Exception as error:  # joblib gives up when a worker is killed
         broken = f"{type(error).__name__}: {error}"
-    conclude(broken=broken)
+    _conclude(plan, refused, broken, code)
 
 
 def _log_finished(plan: Plan, others: set[Path]) -> None:
@@ -173,16 +173,14 @@ def _one_by_one(launcher: Launcher, runs: list[PlannedRun], shared: list[str]) -
         number += 1
 
 
-def conclude(broken: str = "", code: int = 0) -> None:
-    """Report the current sweep, if there is one, and raise SystemExit if not all of its runs are finished.
+def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> None:
+    """Print the outcomes of a sweep, write its report, and raise SystemExit if not all of its runs are finished.
 
     Args:
-        broken: the reason if its launcher gave up.
-        code: exit code if it was stopped; waiting runs are then not listed.
+        refused: the reason of each run that was not launched.
+        broken: the reason if the launcher gave up.
+        code: exit code if the sweep was stopped; waiting runs are then not listed.
     """
-    if not _current:
-        return
-    plan, refused = _current.pop()
     runs = [run for row in plan.rows for run in row.runs]
     outcomes = {run.folder: run.place.status() for run in runs}
     outcomes |= {folder: (Status.REFUSED, reason) for folder, reason in refused.items()}
@@ -196,7 +194,7 @@ def conclude(broken: str = "", code: int = 0) -> None:
             say(f"{folder}: another process trains it")
         elif status != Status.FINISHED and not (code and status == Status.WAITING):
             say(f"{folder}: {status}: {reason}{' (error.log has the traceback)' if status == Status.FAILED else ''}")
-    code = code or _exit_code({status for status in counts if status != Status.FINISHED}) or (FAILED if broken else 0)
+    code = code or exit_code({*counts} - {Status.FINISHED}) or (FAILED if broken else 0)
     if code:
         raise SystemExit(code)
 
@@ -215,7 +213,8 @@ def _report(out: Path) -> Counter[str]:
     return Counter()
 
 
-def _exit_code(bad: set[str]) -> int:
+def exit_code(bad: set[str]) -> int:
+    """Return the exit code of a sweep for the statuses of its runs that are not finished."""
     if bad & {Status.PAUSED, Status.RUNNING}:
         return PAUSED
     if bad <= {Status.REFUSED}:

@@ -11,11 +11,10 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from lra.cli.command import FAILED
 from lra.config.cell import SWEEPER, names_a_cell, typed_keys
 from lra.config.rates import SYSTEM, System
 from lra.core.console import plural, say
-from lra.core.errors import UserError
+from lra.core.errors import FAILED, UserError
 from lra.core.files import write_atomic
 from lra.datasets import TaskBuilder
 from lra.records.names import RECORD

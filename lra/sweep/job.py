@@ -1,0 +1,72 @@
+"""One run of a sweep. A mistake or a failure is printed, and the other runs continue."""
+
+from multiprocessing import parent_process
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from lra.config import rates
+from lra.config.settings import settings_of
+from lra.core.console import say, without_bars
+from lra.core.errors import UserError
+from lra.core.files import Held
+from lra.core.signals import Paused, worker_flag
+from lra.runs.build import Job, assemble
+from lra.runs.loggers import loggers_of
+from lra.runs.run_folder import RunFolder, Status
+from lra.sweep import search
+
+_paused = False  # in a worker of joblib: the sweep is being stopped
+
+
+def train(cfg: DictConfig) -> str | float:
+    """Train the run of a configuration that a sweeper composed.
+
+    Returns:
+        the outcome; for the sweeper of a search, the best validation result, minus infinity if the run is not finished.
+
+    Raises:
+        Paused: a signal or a limit stopped the run in the process of the sweep.
+    """
+    global _paused
+    hydra_cfg = HydraConfig.get()
+    searching, in_worker = search.is_search(hydra_cfg), parent_process() is not None
+    launcher = hydra_cfg.runtime.choices["hydra/launcher"]
+    in_driver = launcher == "basic" or (launcher == "joblib" and not in_worker)  # with n_jobs=1 joblib has no workers
+    if not in_driver:
+        without_bars()
+    if _paused or worker_flag.signalled():
+        return Status.WAITING
+    cell, number = rates.applied(cfg, hydra_cfg), hydra_cfg.job.num
+    title = f"[{number + 1}{'' if searching else f'/{cfg.sweep.jobs}'}] {cell} seed {cfg.seed}"
+    try:
+        settings = settings_of(cfg)
+        loggers_of(settings)  # its mistakes come before the training
+        job = Job(settings=settings, system=assemble(settings), cell=cell, title=title, number=number, search=searching)
+        if searching:
+            search.check(job.system.builder)
+        if settings.describe:
+            from lra.runs.describe import print_facts
+
+            print_facts(job, measured=True)
+            return "described"
+        from lra.runs.run import run  # imports torch, as building the job did
+
+        outcome = run(job)
+    except Held as other:
+        say(f"{title}: {other}")
+        outcome = Status.RUNNING
+    except UserError as error:
+        say(f"{title}: error: {error}")
+        outcome = Status.REFUSED
+    except Paused as pause:
+        pause.title = title
+        if in_driver:
+            raise
+        say(pause.line)
+        _paused = in_worker
+        outcome = Status.PAUSED
+    if not searching:
+        return outcome
+    record = RunFolder.of(job).record if outcome in (Status.FINISHED, Status.SKIPPED) else None
+    return float("-inf") if record is None else search.objective(record)
