@@ -23,7 +23,7 @@ from lra.config.compose import compose, options
 from lra.config.settings import Settings
 from lra.core.paths import conf_dir
 from lra.core.signals import StopFlag
-from lra.mixers import Mixer, Shape
+from lra.mixers import Mixer, MixerConfig
 from lra.network.architecture import Architecture
 from lra.network.model import Model
 from lra.ops.dropout import set_keys
@@ -102,7 +102,7 @@ WITH_KERNELS = [
 ]
 
 
-def maker(name: str, *overrides: str) -> Callable[[Shape], Mixer]:
+def maker(name: str, *overrides: str) -> Callable[[MixerConfig], Mixer]:
     """Return the factory of the mixers that `attention=name` configures."""
     return configure.build(deepcopy(_attention(f"attention={name}", *overrides)), "attention", [], supplied=1)
 
@@ -117,7 +117,7 @@ def _attention(*overrides: str) -> dict[str, Any]:
     return configure.plain(cfg)["attention"]
 
 
-def shape(**changes: object) -> Shape:
+def shape(**changes: object) -> MixerConfig:
     """Dimensions are different primes where they can be."""
     sizes = {
         "dim": 15,
@@ -132,7 +132,7 @@ def shape(**changes: object) -> Shape:
         "layer": 0,
         "layers": 2,
     }
-    return Shape(**{**sizes, **changes})
+    return MixerConfig(**{**sizes, **changes})
 
 
 def mixer_of(name: str, *overrides: str, **changes: object) -> Mixer:
@@ -140,7 +140,7 @@ def mixer_of(name: str, *overrides: str, **changes: object) -> Mixer:
     return maker(name, *overrides)(shape(**{"out_proj": False, **changes})).double().eval()
 
 
-# The settings of the laws, beside those of conf/. Their blocks are small beside the tests' lengths, and they take the
+# The settings of the checks, beside those of conf/. Their blocks are small beside the tests' lengths, and they take the
 # other branches. Only the first is tested by default; () is the one of conf/.
 SETTINGS: dict[str, list[tuple[str, ...]]] = {
     "local": [("attention.window=3",), ("attention.window=3", "attention.kind=sliding")],

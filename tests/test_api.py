@@ -129,28 +129,28 @@ def test_a_run_that_fails_is_an_error_with_its_reason(cli: Commands, monkeypatch
 def test_the_laws_are_those_of_the_command(cli: Commands) -> None:
     few = ("lengths=[3]",)
     _, out, _ = cli(check_command.main, "attention=fnet", *few)
-    checkup = lra.check("fnet", *few)
-    assert (repr(checkup) + "\n", checkup.broken) == (out, [])
-    assert [finding.law.name for finding in checkup.findings if finding.verdict == "silent"]
+    report = lra.check("fnet", *few)
+    assert (repr(report) + "\n", report.failed) == (out, [])
+    assert [result.check.name for result in report.results if result.verdict == "skipped"]
 
 
 def test_the_laws_of_a_class_that_is_at_hand() -> None:
-    from lra.mixers import Mixer, Shape
+    from lra.mixers import Mixer, MixerConfig
 
     class Leaks(Mixer):
-        card = lra.attention("fnet", width=6, heads=1, max_len=5).card
+        info = lra.attention("fnet", width=6, heads=1, max_len=5).info
 
-        def __init__(self, shape: Shape, *, by: float) -> None:
-            super().__init__(shape)
+        def __init__(self, config: MixerConfig, *, by: float) -> None:
+            super().__init__(config)
             self.by = by
 
         def forward(self, x: torch.Tensor, key_mask: torch.Tensor | None = None) -> torch.Tensor:
             return x + self.by * x.mean(dim=0)
 
     few = ("lengths=[2]",)
-    checkup = lra.check(lambda shape: Leaks(shape, by=0.5), *few)
-    assert checkup.broken == ["rows"]
-    assert "FAIL  rows" in repr(checkup)
+    report = lra.check(lambda shape: Leaks(shape, by=0.5), *few)
+    assert report.failed == ["rows"]
+    assert "FAIL  rows" in repr(report)
     layer = lra.attention("local", width=6, heads=2, max_len=5, options={"window": 3})
     assert repr(lra.check(layer, *few)) == repr(lra.check("local", "attention.window=3", *few))
 

@@ -1,4 +1,4 @@
-"""Laws that every mixer in conf/attention/ must keep, and the identities of simple and softmax."""
+"""Checks that every mixer in conf/attention/ must keep, and the identities of simple and softmax."""
 
 import math
 from copy import deepcopy
@@ -17,7 +17,7 @@ from support import (
     shape,
 )
 
-from lra.checks import LAWS, Trial, findings
+from lra.checks import CHECKS, Subject, run_checks
 from lra.ops.dropout import set_keys
 
 
@@ -25,13 +25,13 @@ from lra.ops.dropout import set_keys
 def test_keeps_the_laws_that_lra_check_tries(name: str, extra: list[str]) -> None:
     """All of them under strict, those of padding under each protocol; `test_gradients` looks at the derivatives."""
     for protocol in protocols_of(name):
-        tried = [law for law in LAWS if law.name == "padding" or protocol == "strict"]
+        tried = [check for check in CHECKS if check.name == "padding" or protocol == "strict"]
         make = maker(name, *extra, f"protocol={protocol}")
-        trial = Trial(make, shape(dropout=0.3), lengths=(1, 11), tolerance=1e-7)
-        verdicts = list(findings(trial, tuple(law for law in tried if law.name != "gradient")))
-        assert [finding for finding in verdicts if finding.verdict == "broken"] == [], protocol
-        silent = {finding.law.name for finding in verdicts if finding.verdict == "silent"}
-        assert ("padding" not in silent) == trial.kind.maskable
+        subject = Subject(make, shape(dropout=0.3), lengths=(1, 11), tolerance=1e-7)
+        results = list(run_checks(subject, tuple(check for check in tried if check.name != "gradient")))
+        assert [result for result in results if result.verdict == "failed"] == [], protocol
+        skipped = {result.check.name for result in results if result.verdict == "skipped"}
+        assert ("padding" not in skipped) == subject.kind.maskable
 
 
 @every_setting
@@ -86,7 +86,7 @@ def test_an_accelerator_gives_the_numbers_of_the_cpu(name: str, extra: list[str]
 def test_memory_grows_as_declared(name: str, extra: list[str]) -> None:
     """From 512 to 2,048 positions: fourfold where it is linear (a quarter more is allowed), else clearly more."""
     growth = saved_bytes(name, extra, 2048) / max(1, saved_bytes(name, extra, 512))
-    assert (growth <= 5) == mixer_of(name, *extra).card.linear, growth
+    assert (growth <= 5) == mixer_of(name, *extra).info.linear_memory, growth
 
 
 # ---------------------------------------------------------------- SimpleAttention

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from lra.config import configure
 from lra.core.errors import UserError
-from lra.mixers import Attention, Card, Mixer
+from lra.mixers import Attention, Mixer, MixerInfo
 from lra.network.architecture import Architecture
 from lra.network.model import Model
 
-CARD = Card(paper="none", formula="V", time="L D", linear=True, oracle="none")
+INFO = MixerInfo(paper="none", formula="V", complexity="L D", linear_memory=True, reference="none")
 SHAPE = shape()
 
 
@@ -30,10 +30,10 @@ def defined(base: type, **body: Any) -> type:
     return type("Mine", (base,), {"__module__": "theirs", **body})
 
 
-@pytest.mark.parametrize("card", [{}, {"card": {"paper": "none"}}])
-def test_a_class_without_a_card_is_refused_where_it_is_defined(card: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"^theirs\.Mine has no card"):
-        defined(Attention, attend=attend, **card)
+@pytest.mark.parametrize("info", [{}, {"info": {"paper": "none"}}])
+def test_a_class_without_info_is_refused_where_it_is_defined(info: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"^theirs\.Mine has no info"):
+        defined(Attention, attend=attend, **info)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_class_without_a_card_is_refused_where_it_is_defined(card: dict[str, A
     [(lambda v: None, "NoneType"), (lambda v: v[:, :1], r"\[2, 1, 7, 5\]"), (lambda v: v.mT, r"\[2, 3, 5, 7\]")],
 )
 def test_what_attend_gives_has_the_shape_of_the_queries(output: Callable, shown: str) -> None:
-    mixer = defined(Attention, card=CARD, attend=lambda self, q, k, v, key_mask: output(v))(SHAPE)
+    mixer = defined(Attention, info=INFO, attend=lambda self, q, k, v, key_mask: output(v))(SHAPE)
     with pytest.raises(
         UserError, match=rf"Mine.attend returns {shown}.*, expected \[2, 3, 7, 5\] \(documents, heads, "
     ):
@@ -49,16 +49,16 @@ def test_what_attend_gives_has_the_shape_of_the_queries(output: Callable, shown:
 
 
 def test_an_init_that_forgets_its_base_is_named() -> None:
-    forgetful = defined(Mixer, card=CARD, forward=forward, __init__=lambda self, shape: None)
+    forgetful = defined(Mixer, info=INFO, forward=forward, __init__=lambda self, config: None)
     architecture = Architecture(**configure.plain(composed())["model"])
-    with pytest.raises(UserError, match=r"Mine: its __init__ does not call super\(\).__init__\(shape\)"):
+    with pytest.raises(UserError, match=r"Mine: its __init__ does not call super\(\).__init__\(config\)"):
         Model(forgetful, facts(), architecture)
 
 
 def test_features_are_drawn_when_it_is_time() -> None:
     """The one rule of all mixers: as often as the seed or step // redraw_every changes."""
     draws = []
-    mixer = defined(Attention, card=CARD, attend=attend, draw=lambda self, rng: draws.append(rng.random()))(SHAPE)
+    mixer = defined(Attention, info=INFO, attend=attend, draw=lambda self, rng: draws.append(rng.random()))(SHAPE)
     mixer.redraw(5, 0)
     assert not draws
     mixer.redraw_every = 3

@@ -46,7 +46,7 @@ def by_loops(mixer: Mixer, x: torch.Tensor) -> torch.Tensor:
             extracted.append(sum(terms))
         e = torch.stack(extracted)
         a = e if mixer.adjust is None else (row @ mixer.adjust.weight.t()) * e
-        rows.append(a @ mixer.out.weight.t() if mixer.shape.out_proj else a)
+        rows.append(a @ mixer.out.weight.t() if mixer.config.out_proj else a)
     return torch.stack(rows)
 
 

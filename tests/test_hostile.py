@@ -9,7 +9,7 @@ from support import composed
 
 from lra.config.settings import Settings, settings_of
 from lra.core.errors import UserError
-from lra.init import read_of_run
+from lra.init.weights import weights_of_run
 from lra.records import record
 from lra.records.names import WEIGHTS
 from lra.runs.rerun import rerun
@@ -52,4 +52,4 @@ def test_weights_are_those_that_their_record_lists(other: Settings) -> None:
     for files in ([], {WEIGHTS: "0" * 64}):
         record.write(path.parent, record.read(path) | {"files": files})
         with pytest.raises(UserError, match="these are not the weights of that run"):
-            read_of_run(path.with_name(WEIGHTS))
+            weights_of_run(path.with_name(WEIGHTS))

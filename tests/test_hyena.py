@@ -36,14 +36,14 @@ def test_a_causal_convolution_reads_nothing_later() -> None:
 
 def filters(mixer: Mixer, lag: int) -> Tensor:
     """[directions, D] at one lag, as the paper has it: features, the net, the window."""
-    longest = mixer.shape.max_positions
+    longest = mixer.config.max_positions
     time = lag / (longest - 1)
     bands = [1e-4 + (mixer.bands - 1 - 1e-4) * band / (mixer.bands - 1) for band in range(mixer.bands)]
     angles = [2 * math.pi * lag / longest * band for band in bands]
     x = torch.tensor([time, *map(math.cos, angles), *map(math.sin, angles)], dtype=torch.float64)
     for layer in mixer.hidden:
         x = torch.sin(mixer.frequency * (layer.weight @ x + layer.bias))
-    dim = mixer.shape.dim
+    dim = mixer.config.dim
     slowest, fastest = math.log(100) / mixer.slow, math.log(100) / mixer.fast
     window = [math.exp(-time * (slowest + (fastest - slowest) * d / (dim - 1))) for d in range(dim)]
     return (mixer.filters.weight @ x).view(-1, dim) * torch.tensor(window, dtype=torch.float64)

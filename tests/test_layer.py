@@ -93,7 +93,7 @@ def test_it_is_the_mechanism_that_the_command_trains() -> None:
     x = torch.randn(2, POSITIONS, WIDTH)
     assert torch.equal(ours(x), mixer(x))
     assert ours.options == {**ours.options, "features": 7, "kernel": "favor"}
-    assert ours.card == mixer.card
+    assert ours.info == mixer.info
     assert "features=7" in repr(ours)
 
 

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from support import accumulate, case_id, cases, composed, every_setting, mask_of, noise, stub_task
 
 from lra.config import configure
-from lra.mixers import Mixer, Shape
+from lra.mixers import Mixer, MixerConfig
 from lra.network.architecture import Architecture
 from lra.network.model import Model
 from lra.ops.dropout import set_keys
@@ -27,7 +27,7 @@ def configuration(name: str) -> DictConfig:
     return composed(f"attention={name}", "protocol=strict", *sizes, *dropout)
 
 
-def settings(name: str, extra: list[str]) -> tuple[Callable[[Shape], Mixer], dict]:
+def settings(name: str, extra: list[str]) -> tuple[Callable[[MixerConfig], Mixer], dict]:
     """Constructor of the mixer, and the settings of the model."""
     cfg = configuration(name).copy()
     cfg.merge_with_dotlist(extra)
@@ -83,7 +83,7 @@ def test_a_mixer_drops_a_channel_at_all_positions(name: str) -> None:
     build, _ = settings(name, [])
     sizes = {"dim": 6, "qkv_dim": 6, "heads": 3, "max_positions": 67, "bias": True, "out_proj": False}
     sizes |= {"layer": 0, "layers": 2}
-    mixer = build(Shape(**sizes, dropout=0.5, dropout_over="channels", causal=False)).double().train()
+    mixer = build(MixerConfig(**sizes, dropout=0.5, dropout_over="channels", causal=False)).double().train()
     set_keys(mixer, seed=1, step=3, rows=range(11))
     gone = mixer(noise(11, 67, 6)) == 0
     share = gone.double().mean(dim=1)  # a GELU of a very negative number is zero, too
@@ -99,10 +99,10 @@ def test_padding_does_not_change_real_positions_in_training(name: str, extra: li
         pytest.skip(f"{name} declares that it cannot mask")
     sizes = {"dim": 6, "qkv_dim": 6, "heads": 3, "max_positions": 67, "bias": True, "out_proj": False}
     sizes |= {"dropout_over": "values", "layer": 0, "layers": 2}
-    for causal in (False, *([True] if build(Shape(**sizes, dropout=0.0, causal=False)).can_be_causal else [])):
+    for causal in (False, *([True] if build(MixerConfig(**sizes, dropout=0.0, causal=False)).can_be_causal else [])):
         if name == "simple" and causal:
             build.keywords["dropout_on"] = "output"  # the causal form has no one state
-        mixer = build(Shape(**sizes, dropout=0.3, causal=causal)).double().train()
+        mixer = build(MixerConfig(**sizes, dropout=0.3, causal=causal)).double().train()
         for lengths, paddings in (([2, 1], (2, 3, 7)), ([40, 17], (40, 61, 67))):
             outputs = []
             for padded in paddings:

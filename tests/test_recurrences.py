@@ -166,7 +166,7 @@ def test_a_scan_of_complex_modes(length: int, directions: int) -> None:
 
 
 def heads(x: Tensor, mixer: Mixer) -> Tensor:
-    return x.unflatten(-1, (mixer.shape.heads, -1))
+    return x.unflatten(-1, (mixer.config.heads, -1))
 
 
 def convolved(x: Tensor, taps: Tensor, bias: Tensor | float = 0.0) -> Tensor:
@@ -267,12 +267,12 @@ RECURRENCES: dict[tuple[str, ...], Callable[[Mixer, Tensor], Tensor]] = {
 
 
 def normed(mixer: Mixer, y: Tensor, gate: Tensor) -> Tensor:
-    """y [L, H, N] and the gate's projection [L, H N], as the cards say."""
+    """y [L, H, N] and the gate's projection [L, H N], as `info` says."""
 
     def norm(y: Tensor) -> Tensor:
         return y / (y.square().mean(dim=-1, keepdim=True) + mixer.norm_eps).sqrt()
 
-    formula, swish = mixer.card.formula, gate * gate.sigmoid()
+    formula, swish = mixer.info.formula, gate * gate.sigmoid()
     if formula.startswith("g ⊙ (norm(S r)"):  # in every pass by itself
         return y.flatten(1)
     if formula.startswith("norm(y ⊙ swish(U Wz))"):

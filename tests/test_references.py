@@ -1,6 +1,6 @@
-"""Mixers against references written from the formulas of their cards, in float64.
+"""Mixers against references written from the formulas of their descriptions, in float64.
 
-Padding and causality need no reference of their own: by the laws in test_attention.py padding changes nothing, and a
+Padding and causality need no reference of their own: by the checks in test_attention.py padding changes nothing, and a
 causal output is that of the document that ends there.
 """
 
@@ -48,12 +48,12 @@ def test_a_causal_output_is_the_last_of_the_document_up_to_it(name: str) -> None
 
 
 def agrees(mixer: Mixer, name: str) -> None:
-    assert all([mixer.card.paper, mixer.card.time, mixer.card.oracle])
-    formula, scale = mixer.card.formula, mixer.card.scale
+    assert all([mixer.info.paper, mixer.info.complexity, mixer.info.reference])
+    formula, scale = mixer.info.formula, mixer.info.scale
     assert "{" not in formula.replace("{j: ", "")
     assert ("√(H Dh)" in formula) == (scale == 15**-0.5)
     assert ("√Dh" in formula) == (scale == 5**-0.5)
-    disclosed = any("the vanilla Transformer alone" in text for text in mixer.card.deviations)
+    disclosed = any("the vanilla Transformer alone" in text for text in mixer.info.deviations)
     assert disclosed == ("√(H Dh)" in formula and name != "softmax")
     [reference] = {value for start, value in REFERENCES.items() if formula.startswith(start)}
     if reference is None:
@@ -72,12 +72,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Tensor | None = 
 
 
 def softmax(mixer: Mixer, x: Tensor) -> Tensor:
-    return merge_heads(attend(*heads(mixer, x), mixer.card.scale))
+    return merge_heads(attend(*heads(mixer, x), mixer.info.scale))
 
 
 def pattern(mixer: Mixer, x: Tensor) -> Tensor:
     """The set of the formula, as it stands there, of each i; BigBird's random blocks are those that were drawn."""
-    stated = mixer.card.formula.split("S = ")[1]
+    stated = mixer.info.formula.split("S = ")[1]
     length = x.shape[1]
     if stated.startswith("own block"):
         block, random = map(int, re.findall(r"(?:own block of|random:) (\d+)", stated))
@@ -94,40 +94,40 @@ def pattern(mixer: Mixer, x: Tensor) -> Tensor:
         rule = re.sub(r"⌊(\w)/(\d+)⌋", r"(\1 // \2)", rule).replace(" mod ", " % ")
         rule = re.sub(r"(?<![<>=])=(?!=)", "==", rule)
         seen = torch.tensor([[eval(rule, {"i": i, "j": j}) for j in range(length)] for i in range(length)])
-    y = attend(*heads(mixer, x), mixer.card.scale, seen)
+    y = attend(*heads(mixer, x), mixer.info.scale, seen)
     return merge_heads(y)
 
 
 def linformer(mixer: Mixer, x: Tensor) -> Tensor:
     q, k, v = heads(mixer, x)
-    columns = int(re.search(r"(\d+) columns", mixer.card.formula)[1])
+    columns = int(re.search(r"(\d+) columns", mixer.info.formula)[1])
     e = mixer.project_keys[:, : x.shape[1]].mT
     assert e.shape[1] == columns
-    return merge_heads(attend(q, e @ k, e @ v, mixer.card.scale))
+    return merge_heads(attend(q, e @ k, e @ v, mixer.info.scale))
 
 
 def nystromformer(mixer: Mixer, x: Tensor) -> Tensor:
     """Landmark r is the mean of the tokens n with floor(n m / L) = r."""
     q, k, v = heads(mixer, x)
-    length, scale = x.shape[1], mixer.card.scale
-    count = min(int(re.search(r"(\d+) landmarks", mixer.card.formula)[1]), length)
+    length, scale = x.shape[1], mixer.info.scale
+    count = min(int(re.search(r"(\d+) landmarks", mixer.info.formula)[1]), length)
     groups = [[n for n in range(length) if n * count // length == r] for r in range(count)]
     q_mean, k_mean = (torch.stack([part[:, :, group].mean(dim=2) for group in groups], dim=2) for part in (q, k))
     eye = torch.eye(count, dtype=x.dtype)
     inverse = pseudo_inverse(attend(q_mean, k_mean, eye, scale), mixer.iterations)
     y = attend(q, k_mean, inverse @ attend(q_mean, k, v, scale), scale)
-    return merge_heads(y + mixer.conv(v) if "conv(V)" in mixer.card.formula else y)
+    return merge_heads(y + mixer.conv(v) if "conv(V)" in mixer.info.formula else y)
 
 
 def luna(mixer: Mixer, x: Tensor, memory: Tensor | None = None) -> Tensor:
     memory = mixer.norm(mixer.memory.expand(len(x), -1, -1) if memory is None else memory)
-    assert f"{memory.shape[1]} rows" in mixer.card.formula
-    return merge_heads(attend(*luna_heads(mixer, x, packed(mixer, x, memory)), mixer.card.scale))
+    assert f"{memory.shape[1]} rows" in mixer.info.formula
+    return merge_heads(attend(*luna_heads(mixer, x, packed(mixer, x, memory)), mixer.info.scale))
 
 
 def packed(mixer: Mixer, x: Tensor, memory: Tensor) -> Tensor:
     """P' of the normed memory."""
-    return merge_heads(attend(*heads(mixer, memory, "pack_query"), *2 * heads(mixer, x, "pack_key"), mixer.card.scale))
+    return merge_heads(attend(*heads(mixer, memory, "pack_query"), *2 * heads(mixer, x, "pack_key"), mixer.info.scale))
 
 
 def luna_heads(mixer: Mixer, x: Tensor, memory: Tensor) -> list[Tensor]:
@@ -157,7 +157,7 @@ def test_pseudo_inverse() -> None:
 
 def synthesizer(mixer: Mixer, x: Tensor) -> Tensor:
     length = x.shape[1]
-    synthetic, *mixture = mixer.card.formula.removeprefix("softmax(").removesuffix(") V").split(" + ")
+    synthetic, *mixture = mixer.info.formula.removeprefix("softmax(").removesuffix(") V").split(" + ")
     if synthetic == "A Bᵀ":
         scores = mixer.rows[:, :length] @ mixer.columns[:, :length].transpose(-2, -1)
     elif synthetic == "R":
@@ -166,14 +166,14 @@ def synthesizer(mixer: Mixer, x: Tensor) -> Tensor:
         scores = mixer.synthesise(heads(mixer, x, "hidden")[0].relu())[..., :length]
     if mixture:
         q, k = heads(mixer, x, "query", "key")
-        scores = scores + q @ k.transpose(-2, -1) * mixer.card.scale
+        scores = scores + q @ k.transpose(-2, -1) * mixer.info.scale
     return merge_heads(scores.softmax(dim=-1) @ heads(mixer, x, "value")[0])
 
 
 def kernel(mixer: Mixer, x: Tensor) -> Tensor:
     """The quadratic order, with the feature map that the formula states."""
     q, k, v = heads(mixer, x)
-    stated = mixer.card.formula.split("φ = ")[1].removesuffix(", x' = x / Dh^¼")
+    stated = mixer.info.formula.split("φ = ")[1].removesuffix(", x' = x / Dh^¼")
     weights = phi(mixer, stated, q) @ phi(mixer, stated, k).transpose(-2, -1)
     mass = weights.sum(dim=-1, keepdim=True)
     return merge_heads(weights @ v / (mass.clamp(min=mixer.eps) if "⊗ [cos" in stated else mass + mixer.eps))
@@ -193,7 +193,7 @@ def phi(mixer: Mixer, stated: str, x: Tensor) -> Tensor:
         angle = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * math.pi / 2 / MAX_LEN
         return torch.cat([relu(x) * angle.cos(), relu(x) * angle.sin()], dim=-1)
     if stated.startswith("exp(W x' − ½|x'|²), x' = x / √√"):
-        x = x * mixer.card.scale**0.5
+        x = x * mixer.info.scale**0.5
         return (x @ mixer.projection.T - x.square().sum(dim=-1, keepdim=True) / 2).exp()
     x = x * 5**-0.25
     angles = x @ frequencies(mixer, stated)
@@ -219,25 +219,25 @@ def frequencies(mixer: Mixer, stated: str) -> Tensor:
 
 def simple(mixer: Mixer, x: Tensor) -> Tensor:
     q, k, v = heads(mixer, x)
-    divisor = mixer.card.formula.removeprefix("Q (Kᵀ V)").removeprefix(" / √")
+    divisor = mixer.info.formula.removeprefix("Q (Kᵀ V)").removeprefix(" / √")
     number = {"n, n real positions": x.shape[1], "(n Dh), n real positions": 5 * x.shape[1], "": 1}
     positions = re.fullmatch(r"L, L = (\d+) positions", divisor)
     count = int(positions[1]) if positions else number[divisor]
-    assert mixer.card.scale in (None, count**-0.5)
+    assert mixer.info.scale in (None, count**-0.5)
     return merge_heads(q @ (k.transpose(-2, -1) @ v) * count**-0.5)
 
 
 def rotary(mixer: Mixer, x: Tensor) -> Tensor:
     """The pairs as complex numbers, turned."""
     q, k, v = heads(mixer, x)
-    base = float(re.search(r"by i / ([\d.e+]+)\^", mixer.card.formula)[1])
+    base = float(re.search(r"by i / ([\d.e+]+)\^", mixer.info.formula)[1])
 
     def turned(x: Tensor) -> Tensor:
         angles = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * base ** (-2 * torch.arange(2, dtype=x.dtype) / 5)
         pairs = torch.complex(x[..., :2], x[..., 2:4]) * torch.exp(1j * angles)
         return torch.cat([pairs.real, pairs.imag, x[..., 4:]], dim=-1)
 
-    return merge_heads(attend(turned(q), turned(k), v, mixer.card.scale))
+    return merge_heads(attend(turned(q), turned(k), v, mixer.info.scale))
 
 
 def differential(mixer: Mixer, x: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 from support import facts, settings, shape, small_recipe, stub_task, train_state, train_step
 from torch import Tensor, nn
 
-from lra.checks import Trial, findings
-from lra.mixers import Attention, Card, Mixer
-from lra.mixers.base import Shape
+from lra.checks import Subject, run_checks
+from lra.mixers import Attention, Mixer, MixerInfo
+from lra.mixers.base import MixerConfig
 from lra.network.architecture import Architecture
 from lra.network.model import Model
 from lra.records import tensors
@@ -18,16 +18,16 @@ from lra.runs.build import without_memory
 from lra.training.optimizer import Diverged
 from lra.training.trainer import Trainer
 
-CARD = Card(paper="none", formula="V", time="L D", linear=True, oracle="none")
+INFO = MixerInfo(paper="none", formula="V", complexity="L D", linear_memory=True, reference="none")
 
 
 class Tied(Attention):
     """Queries are keys, as in shared-QK models."""
 
-    card = CARD
+    info = INFO
 
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)
+    def __init__(self, config: MixerConfig) -> None:
+        super().__init__(config)
         self.key = self.query
         self.value.bias.data.fill_(3)
 
@@ -39,13 +39,13 @@ class Tied(Attention):
 class Strided(Mixer):
     """A transposed weight, an empty one, and an expanded buffer."""
 
-    card = CARD
+    info = INFO
 
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)
-        self.rotation = nn.Parameter(torch.linalg.qr(torch.randn(shape.dim, shape.dim))[0].T)
+    def __init__(self, config: MixerConfig) -> None:
+        super().__init__(config)
+        self.rotation = nn.Parameter(torch.linalg.qr(torch.randn(config.dim, config.dim))[0].T)
         self.nothing = nn.Parameter(torch.empty(0, 3))
-        self.register_buffer("window", torch.full((1, shape.dim), 0.5).expand(7, shape.dim))
+        self.register_buffer("window", torch.full((1, config.dim), 0.5).expand(7, config.dim))
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         return x @ self.rotation * self.window[0] + self.nothing.sum()
@@ -54,12 +54,12 @@ class Strided(Mixer):
 class Complex(Mixer):
     """Complex weights, as in S4D and LRU, and a gate that begins open; the constructor reads numbers."""
 
-    card = CARD
+    info = INFO
 
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)
-        self.poles = nn.Parameter(torch.randn(shape.dim, dtype=torch.cfloat))
-        self.gate = nn.Linear(shape.dim, shape.dim)
+    def __init__(self, config: MixerConfig) -> None:
+        super().__init__(config)
+        self.poles = nn.Parameter(torch.randn(config.dim, dtype=torch.cfloat))
+        self.gate = nn.Linear(config.dim, config.dim)
         nn.init.zeros_(self.gate.weight)
         nn.init.constant_(self.gate.bias, 4)
         if self.poles.detach().abs().max().item() > 100:
@@ -86,9 +86,9 @@ def made(kind: type[Mixer], protocol: str) -> Model:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_keeps_the_laws(kind: type[Mixer]) -> None:
-    trial = Trial(kind, shape(), lengths=(1, 5))
-    assert [finding for finding in findings(trial) if finding.verdict == "broken"] == []
-    assert [finding.law.name for finding in findings(trial) if finding.crashed] == []
+    subject = Subject(kind, shape(), lengths=(1, 5))
+    assert [result for result in run_checks(subject) if result.verdict == "failed"] == []
+    assert [result.check.name for result in run_checks(subject) if result.crashed] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -111,12 +111,12 @@ def test_it_trains_and_a_checkpoint_goes_on_to_the_last_bit(kind: type[Mixer]) -
 
 def test_complex_weights_are_updated_as_pairs_of_real_ones() -> None:
     class Twin(Mixer):
-        card = CARD
+        info = INFO
 
-        def __init__(self, shape: Shape) -> None:
-            super().__init__(shape)
-            self.pairs = nn.Parameter(torch.view_as_real(torch.randn(shape.dim, dtype=torch.cfloat)).clone())
-            self.gate = nn.Linear(shape.dim, shape.dim)
+        def __init__(self, config: MixerConfig) -> None:
+            super().__init__(config)
+            self.pairs = nn.Parameter(torch.view_as_real(torch.randn(config.dim, dtype=torch.cfloat)).clone())
+            self.gate = nn.Linear(config.dim, config.dim)
             nn.init.zeros_(self.gate.weight)
             nn.init.constant_(self.gate.bias, 4)
 

@@ -1,4 +1,4 @@
-"""A table of all attentions from their cards, and a page for each: card, cost, results, options, published numbers."""
+"""A table of all attentions and a page for each: description, cost, results, options, published numbers."""
 
 import json
 from collections.abc import Iterator
@@ -67,10 +67,10 @@ def _table(mixers: dict[str, Mixer]) -> Iterator[str]:
     yield "| `attention=` | paper | formula | time | mask | causal | variants | order matters | checked against |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for name, mixer in mixers.items():
-        card = mixer.card
-        formula = card.formula.replace("|", "\\|").replace("](", "]\\(")
+        info = mixer.info
+        formula = info.formula.replace("|", "\\|").replace("](", "]\\(")
         flags = " | ".join("yes" if flag else "no" for flag in _flags(mixer).values())
-        yield f"| [`{name}`]({name}.md) | {card.paper} | {formula} | {card.time} | {flags} | {card.oracle} |"
+        yield f"| [`{name}`]({name}.md) | {info.paper} | {formula} | {info.complexity} | {flags} | {info.reference} |"
     yield "\n*mask*: can mask padding. *causal*: has a causal form. *variants*: works without the"
     yield "output projection. *order matters*: without positions it distinguishes permuted inputs."
 
@@ -83,22 +83,22 @@ def _page(
     runs: list[trained.Trained],
     published: Published,
 ) -> Iterator[str]:
-    card = mixer.card
+    info = mixer.info
     yield f"# {name}\n"
-    yield f"{card.paper}.\n"
-    yield f"```text\n{card.formula}\n```\n"
+    yield f"{info.paper}.\n"
+    yield f"```text\n{info.formula}\n```\n"
     yield f"```bash\nlra-train attention={name} experiment=small_listops\nlra-check attention={name}\n```\n"
     yield "The formula is that of `task=text protocol=paper`; other protocols scale scores in other ways.\n"
     yield "## What it supports\n"
     yield from (f"- {SUPPORTS[flag]}: {'yes' if holds else 'no'}." for flag, holds in _flags(mixer).items())
-    yield f"- Checked against: {card.oracle}.\n"
+    yield f"- Checked against: {info.reference}.\n"
     yield "## Cost\n"
-    growth = "no faster than the length" if card.linear else "faster than the length"
-    yield f"Time O({card.time}). The memory of a training step grows {growth}.\n"
+    growth = "no faster than the length" if info.linear_memory else "faster than the length"
+    yield f"Time O({info.complexity}). The memory of a training step grows {growth}.\n"
     yield from _measured(cost)
     yield from trained.section(runs)
     yield "## Deviations\n"
-    yield from [f"- {deviation}" for deviation in card.deviations] or ["None known."]
+    yield from [f"- {deviation}" for deviation in info.deviations] or ["None known."]
     yield "\n## Options\n"
     yield option_tables.introduction("attention", name) + "\n"
     yield from option_tables.table("attention", name, given.attention)

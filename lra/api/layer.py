@@ -10,13 +10,13 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from lra.api.training import composed_command
-from lra.checks import Finding
+from lra.checks import CheckResult
 from lra.checks.report import CheckSettings, examine, maker
 from lra.config import configure
 from lra.config.compose import options as choices
 from lra.core.errors import UserError
 from lra.core.paths import USER_OPTIONS
-from lra.mixers.base import Card, Mixer, Shape
+from lra.mixers.base import Mixer, MixerConfig, MixerInfo
 from lra.ops.dropout import set_keys
 
 REPEATABLE = 1_000  # latest training calls whose random features can be drawn again
@@ -42,8 +42,8 @@ class AttentionLayer(nn.Module):
         self._features: dict[int, int] = {}  # seed of the random features by seed of the call
 
     @property
-    def card(self) -> Card:
-        return self.mixer.card
+    def info(self) -> MixerInfo:
+        return self.mixer.info
 
     @property
     def maskable(self) -> bool:
@@ -62,9 +62,9 @@ class AttentionLayer(nn.Module):
         Raises:
             UserError: x or mask has another shape or type.
         """
-        shape = self.mixer.shape
-        if x.dim() != 3 or x.shape[2] != shape.dim or not 1 <= x.shape[1] <= shape.max_positions:
-            sizes = f"[documents, at most {shape.max_positions} positions, {shape.dim}]"
+        config = self.mixer.config
+        if x.dim() != 3 or x.shape[2] != config.dim or not 1 <= x.shape[1] <= config.max_positions:
+            sizes = f"[documents, at most {config.max_positions} positions, {config.dim}]"
             raise UserError(f"{self.name}: expected x {sizes}, found {list(x.shape)}")
         if mask is not None and not self.maskable:
             raise UserError(f"{self.name} cannot mask padding: call it without a mask, on documents of one length")
@@ -132,14 +132,14 @@ def attention(
         settings = configure.part(CheckSettings, config)
     if width % heads:
         raise UserError(f"heads={heads} does not divide width={width}")
-    shape = Shape(
+    mixer_config = MixerConfig(
         dim=width, qkv_dim=width, heads=heads, max_positions=max_len, bias=bias, out_proj=out_proj, dropout=dropout,
-        dropout_over="values", causal=causal, layer=0, layers=1,
+        causal=causal,
     )  # fmt: skip
     node = {**settings.attention, **(options or {})}
     make = configure.build(node, "attention", settings.packages, supplied=1, kind=Mixer)
     with configure.blamed("attention", settings.packages):
-        mixer = make(shape)
+        mixer = make(mixer_config)
     if causal and not mixer.can_be_causal:
         raise UserError(f"{name} has no causal form: omit causal=True, or choose another attention")
     if not out_proj and not mixer.projects_out:
@@ -148,28 +148,28 @@ def attention(
 
 
 @dataclass(frozen=True)
-class Checkup:
+class CheckReport:
     """Results of `check`.
 
     Args:
-        findings: one for each law that was checked, with its `verdict`: kept, broken or silent (does not apply).
+        results: one for each check that ran, with its `verdict`: passed, failed or skipped (does not apply).
         text: output of `lra-check`.
     """
 
-    findings: tuple[Finding, ...]
+    results: tuple[CheckResult, ...]
     text: str
 
     @property
-    def broken(self) -> list[str]:
-        """Names of the broken laws."""
-        return [finding.law.name for finding in self.findings if finding.verdict == "broken"]
+    def failed(self) -> list[str]:
+        """Names of the failed checks."""
+        return [result.check.name for result in self.results if result.verdict == "failed"]
 
     def __repr__(self) -> str:
         return self.text
 
 
-def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides: str) -> Checkup:
-    """Check an attention against the laws of mixers, as `lra-check` does.
+def check(attention: str | AttentionLayer | Callable[[MixerConfig], Mixer], *overrides: str) -> CheckReport:
+    """Run the correctness checks on an attention, as `lra-check` does.
 
     Args:
         attention: name of an option, layer that `lra.attention` returned, or subclass of `lra.mixers.Mixer`.
@@ -188,6 +188,6 @@ def check(attention: str | AttentionLayer | Callable[[Shape], Mixer], *overrides
     else:
         name, make = getattr(attention, "__name__", type(attention).__name__), attention
     lines: list[str] = []
-    with torch.random.fork_rng(devices=[]):  # the laws are tried with seeds of their own
-        findings = examine(name, make, settings, lines.append)
-    return Checkup(tuple(findings), "\n".join(lines))
+    with torch.random.fork_rng(devices=[]):  # the checks have seeds of their own
+        results = examine(name, make, settings, lines.append)
+    return CheckReport(tuple(results), "\n".join(lines))

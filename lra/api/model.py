@@ -11,7 +11,7 @@ from lra.config import configure
 from lra.core import code
 from lra.core.errors import UserError
 from lra.datasets import Split, TaskBuilder, TaskSpec
-from lra.init import read_of_run
+from lra.init.weights import weights_of_run
 from lra.records.names import RECORD, TOKENIZER, WEIGHTS
 from lra.records.record import RunRecord
 from lra.runs.build import architecture
@@ -58,7 +58,7 @@ class TrainedModel:
         for file, sha256 in code.fingerprints(*code.targets(config)).items():
             if config.get("code", {}).get(file) != sha256:
                 raise UserError(f"{folder}: the code in {file} has changed since the run; restore it, or train again")
-        self.module.load_state_dict(read_of_run(folder / WEIGHTS))
+        self.module.load_state_dict(weights_of_run(folder / WEIGHTS))
         self.module.eval()
         self._tokenizer = folder / TOKENIZER
 

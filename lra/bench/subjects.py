@@ -9,7 +9,7 @@ import torch
 
 from lra.bench.settings import BenchSettings
 from lra.bench.straightforward import Straightforward, expect, straightforward_attention, update
-from lra.checks.trial import shape_of
+from lra.checks.subject import config_of
 from lra.config import configure
 from lra.core.errors import UserError
 from lra.ops.dropout import set_keys
@@ -68,7 +68,7 @@ def layer_step(subject: Subject, length: int, device: str) -> Step:
         module: torch.nn.Module = straightforward_attention(settings.attention, model, length)
     else:
         module = configure.build(settings.attention, "attention", settings.packages, supplied=1)(
-            shape_of(model, length)
+            config_of(model, length)
         )
     module.to(device).train()
     x = torch.randn(batch, length, model["dim"], device=device, requires_grad=True)

@@ -1,4 +1,4 @@
-"""The checks of the laws. Each raises Broken; one that uses no input does not apply."""
+"""The tests of the checks. Each raises CheckFailed; one that uses no input does not apply."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from torch.autograd import gradcheck
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from lra.checks.trial import SEED, Broken, Trial, cast, trained, values, where
+from lra.checks.subject import SEED, CheckFailed, Subject, cast, trained, values, where
 from lra.mixers.base import Attention, Mixer
 from lra.ops.dropout import Keyed
 from lra.records import tensors
@@ -19,16 +19,16 @@ STEPS = (1e-6, 1e-4)  # short steps cross few kinks; long ones suit a mixer that
 INPUT = "the input"
 
 
-def registered(trial: Trial) -> None:
-    trial.case = "when it is made"
-    for module in trial.mixer().modules():
+def registered(subject: Subject) -> None:
+    subject.case = "when it is made"
+    for module in subject.mixer().modules():
         attributes = {} if isinstance(module, Keyed) else vars(module)
         for name, value in attributes.items():
             hidden = "" if name in REGISTERS else _hidden(value)
             if hidden:
                 instead = "nn.ModuleList or nn.ModuleDict" if hidden == "module" else "nn.Parameter or register_buffer"
                 message = f"self.{name} holds a {hidden} that training, saving and devices do not see"
-                raise Broken(message, f"use {instead}")
+                raise CheckFailed(message, f"use {instead}")
 
 
 def _hidden(value: object) -> str:
@@ -43,173 +43,173 @@ def _hidden(value: object) -> str:
 
 
 @torch.no_grad()
-def loaded(trial: Trial) -> None:
-    for x in trial.inputs(1):
-        source, target = trial.mixer(), trial.mixer(seed=SEED + 1)
+def loaded(subject: Subject) -> None:
+    for x in subject.inputs(1):
+        source, target = subject.mixer(), subject.mixer(seed=SEED + 1)
         target.load_state_dict(tensors.decode(tensors.encode(source.state_dict()))[0])
-        if difference := trial.difference(source(x.clone()), target(x.clone())):
-            raise Broken(
+        if difference := subject.difference(source(x.clone()), target(x.clone())):
+            raise CheckFailed(
                 f"with the saved weights another mixer's outputs differ by {difference:.2g}",
                 "a tensor that the constructor draws is neither a parameter nor a buffer",
             )
 
 
 @torch.no_grad()
-def shape(trial: Trial) -> None:
+def shape(subject: Subject) -> None:
     """`Mixer.mix` raises UserError for another shape or type than that of the input, or of autocast."""
     for documents in (1, 2):
-        for x in trial.inputs(documents):
+        for x in subject.inputs(documents):
             for dtype, autocast in ((torch.float64, False), (torch.float32, False), (torch.float32, True)):
                 with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                    cast(trial.mixer(), dtype).mix(x.to(dtype), None, None)
+                    cast(subject.mixer(), dtype).mix(x.to(dtype), None, None)
 
 
 @torch.no_grad()
-def device(trial: Trial) -> None:
+def device(subject: Subject) -> None:
     """Run on the meta device, which needs no accelerator; a mixer that reads numbers cannot run there."""
     hint = "give device=x.device where a tensor is made"
-    for causal in {False, trial.kind.can_be_causal}:
-        mixer = trial.mixer(causal=causal, dropout=0.0).to("meta")
-        for x in trial.inputs(1):
-            mask = torch.ones(x.shape[:2], dtype=torch.bool, device="meta") if trial.masks else None
+    for causal in {False, subject.kind.can_be_causal}:
+        mixer = subject.mixer(causal=causal, dropout=0.0).to("meta")
+        for x in subject.inputs(1):
+            mask = torch.ones(x.shape[:2], dtype=torch.bool, device="meta") if subject.masks else None
             try:
                 y = mixer(x.to("meta"), mask)
             except (RuntimeError, NotImplementedError) as error:
                 if "on device" not in str(error):
                     return
-                raise Broken(f"a tensor of the CPU meets one of another device{where(error)}", hint) from error
+                raise CheckFailed(f"a tensor of the CPU meets one of another device{where(error)}", hint) from error
             if not y.is_meta:
-                raise Broken("outputs are on the CPU, whatever the device of x", hint)
+                raise CheckFailed("outputs are on the CPU, whatever the device of x", hint)
 
 
 @torch.no_grad()
-def finite(trial: Trial) -> None:
-    infinite = [name for name, weight in trial.mixer().named_parameters() if not weight.isfinite().all()]
+def finite(subject: Subject) -> None:
+    infinite = [name for name, weight in subject.mixer().named_parameters() if not weight.isfinite().all()]
     if infinite:
-        trial.case = "when it is made"
-        raise Broken(f"NaN or infinity in {', '.join(infinite)}", "torch.empty without an initialisation")
-    for x in trial.inputs(2):
+        subject.case = "when it is made"
+        raise CheckFailed(f"NaN or infinity in {', '.join(infinite)}", "torch.empty without an initialisation")
+    for x in subject.inputs(2):
         for spread in SPREADS:
-            mixer, given = cast(trial.mixer(), torch.float32), (spread * x).float()
+            mixer, given = cast(subject.mixer(), torch.float32), (spread * x).float()
             for autocast in (False, True):
                 with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
                     _check_finite(mixer(given.clone()), f"for numbers as large as {given.abs().max():.2g}")
-        if trial.masks:
+        if subject.masks:
             nothing = torch.zeros(x.shape[:2], dtype=torch.bool)
-            _check_finite(trial.mixer()(x.clone(), nothing), "where all is padding")
+            _check_finite(subject.mixer()(x.clone(), nothing), "where all is padding")
 
 
 def _check_finite(y: Tensor, when: str) -> None:
     if not y.isfinite().all():
         cause = "a softmax over a row that is -inf everywhere, or a division by zero" if "padding" in when else ""
-        raise Broken(f"outputs contain NaN or infinity {when}", cause)
+        raise CheckFailed(f"outputs contain NaN or infinity {when}", cause)
 
 
 @torch.no_grad()
-def unchanged(trial: Trial) -> None:
-    for x in trial.inputs(1):
+def unchanged(subject: Subject) -> None:
+    for x in subject.inputs(1):
         given = x.clone()
-        trial.mixer()(given)
+        subject.mixer()(given)
         if not torch.equal(given, x):
-            raise Broken("the call changes x", "an operation in place, as x += ... or x.mul_(...)")
+            raise CheckFailed("the call changes x", "an operation in place, as x += ... or x.mul_(...)")
 
 
-def _forms(trial: Trial) -> dict[str, Callable[[], Mixer]]:
+def _forms(subject: Subject) -> dict[str, Callable[[], Mixer]]:
     """A new mixer in evaluation, and one in training on two documents."""
-    return {"in evaluation": trial.mixer, "in training": lambda: trained(trial.mixer(), [0, 1])}
+    return {"in evaluation": subject.mixer, "in training": lambda: trained(subject.mixer(), [0, 1])}
 
 
 def _after_seed(seed: int, mixer: Mixer, x: Tensor) -> Tensor:
-    """Output after seeding torch's generator, which `findings` restores."""
+    """Output after seeding torch's generator, which `run_checks` restores."""
     torch.default_generator.manual_seed(seed)
     return mixer(x.clone())
 
 
 @torch.no_grad()
-def state(trial: Trial) -> None:
+def state(subject: Subject) -> None:
     """Compare two equal calls with a call on other numbers in between."""
-    for x in trial.inputs(2):
-        for form, fresh in _forms(trial).items():
+    for x in subject.inputs(2):
+        for form, fresh in _forms(subject).items():
             mixer = fresh()
             first = _after_seed(SEED, mixer, x)
             mixer(values(*x.shape, seed=SEED + 1))
             second = _after_seed(SEED, mixer, x)
-            if difference := trial.difference(first, second):
+            if difference := subject.difference(first, second):
                 message = f"{form} the same input gives outputs that differ by {difference:.2g}"
-                raise Broken(message, "a call changes an attribute or a buffer")
+                raise CheckFailed(message, "a call changes an attribute or a buffer")
 
 
 @torch.no_grad()
-def noise(trial: Trial) -> None:
+def noise(subject: Subject) -> None:
     """Compare two equal calls after different seeds of the global generator."""
-    for x in trial.inputs(2):
-        for form, fresh in _forms(trial).items():
+    for x in subject.inputs(2):
+        for form, fresh in _forms(subject).items():
             first, second = (_after_seed(seed, fresh(), x) for seed in (SEED, SEED + 1))
-            if difference := trial.difference(first, second):
+            if difference := subject.difference(first, second):
                 message = f"{form} outputs of the same input differ by {difference:.2g}"
-                raise Broken(message, "draw with lra.ops.dropout.Dropout, or define draw(self, rng)")
+                raise CheckFailed(message, "draw with lra.ops.dropout.Dropout, or define draw(self, rng)")
 
 
 @torch.no_grad()
-def rows(trial: Trial) -> None:
-    for x in trial.inputs(2):
-        mixer = trial.mixer()
-        if difference := trial.difference(mixer(x[:1].clone()), mixer(x.clone())[:1]):
+def rows(subject: Subject) -> None:
+    for x in subject.inputs(2):
+        mixer = subject.mixer()
+        if difference := subject.difference(mixer(x[:1].clone()), mixer(x.clone())[:1]):
             message = f"outputs of a document in a batch of two differ by {difference:.2g} from those alone"
-            raise Broken(message, "a sum, mean or norm over the first axis")
+            raise CheckFailed(message, "a sum, mean or norm over the first axis")
 
 
 @torch.no_grad()
-def cuts(trial: Trial) -> None:
-    for x in trial.inputs(3):
-        whole, cut = (trained(trial.mixer(), documents) for documents in ([0, 1, 2], [2]))
-        if difference := trial.difference(whole(x.clone())[2:], cut(x[2:].clone())):
-            raise Broken(f"the outputs of the last document differ by {difference:.2g} where it is a cut of its own")
+def cuts(subject: Subject) -> None:
+    for x in subject.inputs(3):
+        whole, cut = (trained(subject.mixer(), documents) for documents in ([0, 1, 2], [2]))
+        if difference := subject.difference(whole(x.clone())[2:], cut(x[2:].clone())):
+            raise CheckFailed(f"the outputs of the last document differ by {difference:.2g} as a cut of its own")
 
 
 @torch.no_grad()
-def padding(trial: Trial) -> None:
+def padding(subject: Subject) -> None:
     """Compare half-padded documents with those that have other numbers in padding, no padding, and no mask."""
-    for x in trial.inputs(1, least=2) if trial.masks else ():
+    for x in subject.inputs(1, least=2) if subject.masks else ():
         real = x.shape[1] // 2
-        trial.case += f", {x.shape[1] - real} of them padding"
+        subject.case += f", {x.shape[1] - real} of them padding"
         mask = (torch.arange(x.shape[1]) < real)[None]
-        padded = trial.mixer()(x.clone(), mask)[:, :real]
+        padded = subject.mixer()(x.clone(), mask)[:, :real]
         others = {
-            "with other numbers in padding": trial.mixer()(torch.where(mask[..., None], x, 3 - x), mask)[:, :real],
-            "without the padding": trial.mixer()(x[:, :real].clone(), mask[:, :real]),
-            "without padding and mask": trial.mixer()(x[:, :real].clone()),
+            "with other numbers in padding": subject.mixer()(torch.where(mask[..., None], x, 3 - x), mask)[:, :real],
+            "without the padding": subject.mixer()(x[:, :real].clone(), mask[:, :real]),
+            "without padding and mask": subject.mixer()(x[:, :real].clone()),
         }
         for case, other in others.items():
-            if difference := trial.difference(other, padded):
+            if difference := subject.difference(other, padded):
                 message = f"{case} the outputs of real positions differ by {difference:.2g}"
-                raise Broken(message, "a key_mask that is not used, or a length that counts padding")
+                raise CheckFailed(message, "a key_mask that is not used, or a length that counts padding")
 
 
 @torch.no_grad()
-def causality(trial: Trial) -> None:
-    mixer = trial.mixer(causal=trial.kind.can_be_causal, dropout=0.0)
-    for x in trial.inputs(1, least=2) if mixer.causal else ():
+def causality(subject: Subject) -> None:
+    mixer = subject.mixer(causal=subject.kind.can_be_causal, dropout=0.0)
+    for x in subject.inputs(1, least=2) if mixer.causal else ():
         before = mixer(x.clone())
         for later in range(x.shape[1] - 1, 0, -1):
             after = mixer(torch.cat([x[:, :later], 3 - x[:, later:]], dim=1))
-            if difference := trial.difference(before[:, :later], after[:, :later]):
+            if difference := subject.difference(before[:, :later], after[:, :later]):
                 message = f"other numbers from position {later} on move earlier outputs by {difference:.2g}"
-                raise Broken(message, "self.causal selects the causal form")
+                raise CheckFailed(message, "self.causal selects the causal form")
 
 
 @torch.no_grad()
-def order(trial: Trial) -> None:
-    mixer = trial.mixer()
-    for x in trial.inputs(2, least=2) if mixer.commutes else ():
+def order(subject: Subject) -> None:
+    mixer = subject.mixer()
+    for x in subject.inputs(2, least=2) if mixer.commutes else ():
         permutation = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(SEED))
-        if difference := trial.difference(mixer(x.clone())[:, permutation], mixer(x[:, permutation])):
-            raise Broken(f"commutes = True, but outputs in another order differ by {difference:.2g}")
+        if difference := subject.difference(mixer(x.clone())[:, permutation], mixer(x[:, permutation])):
+            raise CheckFailed(f"commutes = True, but outputs in another order differ by {difference:.2g}")
 
 
-def graph(trial: Trial) -> None:
-    *_, x = trial.inputs(2)
-    mixer = trained(trial.mixer(), [0, 1])
+def graph(subject: Subject) -> None:
+    *_, x = subject.inputs(2)
+    mixer = trained(subject.mixer(), [0, 1])
     given = x.clone().requires_grad_()
     y = mixer(given)
     wanted = {INPUT: given, **dict(mixer.named_parameters())}
@@ -217,52 +217,52 @@ def graph(trial: Trial) -> None:
     if y.requires_grad:
         gradients = torch.autograd.grad((y * values(*y.shape, seed=2)).sum(), list(wanted.values()), allow_unused=True)
     lost = [name for name, gradient in zip(wanted, gradients, strict=True) if gradient is None]
-    cut = [name for name in lost if name == INPUT or _matters(trial, x, y.detach(), name)]
+    cut = [name for name in lost if name == INPUT or _matters(subject, x, y.detach(), name)]
     if cut:
-        raise Broken(f"no gradient reaches {', '.join(cut)}", "detach, .data, no_grad or numpy")
+        raise CheckFailed(f"no gradient reaches {', '.join(cut)}", "detach, .data, no_grad or numpy")
     unread = [part[0] for part in ("query", "key", "value") if f"{part}.weight" in lost]
     if isinstance(mixer, Attention) and unread:
-        trial.note = f"attend ignores {' and '.join(unread)}: subclass Mixer, which has no projections"
+        subject.note = f"attend ignores {' and '.join(unread)}: subclass Mixer, which has no projections"
 
 
-def recomputed(trial: Trial) -> None:
+def recomputed(subject: Subject) -> None:
     """Compare gradients in training, noise included, with those of a call that is computed again for them."""
-    for x in trial.inputs(2):
+    for x in subject.inputs(2):
         gradients = []
         for call in (
             lambda mixer, given: mixer(given),
             lambda mixer, given: checkpoint(mixer, given, use_reentrant=False),
         ):
-            mixer, given = trained(trial.mixer(), [0, 1]), x.clone().requires_grad_()
+            mixer, given = trained(subject.mixer(), [0, 1]), x.clone().requires_grad_()
             wanted = [given, *mixer.parameters()]
             weighted = call(mixer, given) * values(*x.shape, seed=2)
             found = torch.autograd.grad(weighted.sum(), wanted, allow_unused=True)
             gradients.append([gradient for gradient in found if gradient is not None])
         for once, again in zip(*gradients, strict=True):
-            if difference := trial.difference(once, again):
-                raise Broken(f"gradients differ by {difference:.2g}", "a call that changes an attribute or a buffer")
+            if difference := subject.difference(once, again):
+                raise CheckFailed(f"gradients differ by {difference:.2g}", "a call changes an attribute or a buffer")
 
 
 @torch.no_grad()
-def _matters(trial: Trial, x: Tensor, y: Tensor, name: str) -> bool:
+def _matters(subject: Subject, x: Tensor, y: Tensor, name: str) -> bool:
     """True if the outputs y depend on this weight."""
-    mixer = trained(trial.mixer(), [0, 1])
+    mixer = trained(subject.mixer(), [0, 1])
     weight = mixer.get_parameter(name)
     weight.add_(values(*weight.shape, seed=2))
-    return trial.difference(y, mixer(x.clone())) > 0
+    return subject.difference(y, mixer(x.clone())) > 0
 
 
-def differences(trial: Trial) -> None:
+def differences(subject: Subject) -> None:
     """Compare gradients by the input and by each weight with finite differences."""
-    for x in trial.inputs(2):
-        mixer = trial.mixer()
+    for x in subject.inputs(2):
+        mixer = subject.mixer()
         for name, value in {INPUT: x, **dict(mixer.named_parameters())}.items():
             call = _output_by(mixer, x, name)
             given = value.detach().clone().requires_grad_()
             tolerances = {"atol": 1e-3, "rtol": 5e-3, "nondet_tol": 1e-5}
             options = {"fast_mode": True, "check_undefined_grad": False, "raise_exception": False}
             if not any(gradcheck(call, given, eps=step, **tolerances, **options) for step in STEPS):
-                raise Broken(f"gradients by {name} differ from finite differences")
+                raise CheckFailed(f"gradients by {name} differ from finite differences")
 
 
 def _output_by(mixer: Mixer, x: Tensor, name: str) -> Callable[[Tensor], Tensor]:

@@ -6,14 +6,13 @@ from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt
 
-import lra.checks as laws
-from lra.checks import Finding
-from lra.checks.trial import Trial, shape_of
+from lra.checks.run import CHECKS, CheckResult, run_checks
+from lra.checks.subject import Subject, config_of
 from lra.config import configure
 from lra.core.console import plural
-from lra.mixers.base import Mixer, Shape
+from lra.mixers.base import Mixer, MixerConfig
 
-WORDS = {"kept": "PASS", "broken": "FAIL", "silent": "----"}
+WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "----"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,39 +25,39 @@ class CheckSettings:
     packages: list[str]
 
 
-def maker(settings: CheckSettings) -> Callable[[Shape], Mixer]:
+def maker(settings: CheckSettings) -> Callable[[MixerConfig], Mixer]:
     """Return the constructor of the configured mixers."""
     return configure.build(settings.attention, "attention", settings.packages, supplied=1, kind=Mixer)
 
 
 def examine(
-    name: str, make: Callable[[Shape], Mixer], settings: CheckSettings, tell: Callable[[str], object]
-) -> list[Finding]:
-    """Check the laws and return the findings; `tell` receives each line to print."""
-    shape = shape_of(settings.model, max(settings.lengths))
-    trial = Trial(make, shape, lengths=tuple(sorted(settings.lengths)))
+    name: str, make: Callable[[MixerConfig], Mixer], settings: CheckSettings, tell: Callable[[str], object]
+) -> list[CheckResult]:
+    """Run the checks and return the results; `tell` receives each line to print."""
+    config = config_of(settings.model, max(settings.lengths))
+    subject = Subject(make, config, lengths=tuple(sorted(settings.lengths)))
     with configure.blamed("attention", settings.packages):
-        mixer = make(shape)
-    tell(f"{name}: {type(mixer).__name__}, width {shape.dim}, {shape.heads} heads")
-    findings = []
-    for finding in laws.findings(trial):
-        tell("\n".join(_lines(finding)))
-        findings.append(finding)
+        mixer = make(config)
+    tell(f"{name}: {type(mixer).__name__}, width {config.dim}, {config.heads} heads")
+    results = []
+    for result in run_checks(subject):
+        tell("\n".join(_lines(result)))
+        results.append(result)
     weights = sum(weight.numel() for weight in mixer.parameters())
     tell(f"      {'parameters':10} {weights:,}")
-    broken = [finding.law.name for finding in findings if finding.verdict == "broken"]
-    if unchecked := len(laws.LAWS) - len(findings):
-        tell(f"broken: {broken[-1]}; {plural(unchecked, 'law')} not checked until it is mended")
+    failed = [result.check.name for result in results if result.verdict == "failed"]
+    if not_run := len(CHECKS) - len(results):
+        tell(f"failed: {failed[-1]}; {plural(not_run, 'check')} not run until it is mended")
     else:
-        tell(f"broken: {', '.join(broken)}" if broken else "all checks passed")
-    return findings
+        tell(f"failed: {', '.join(failed)}" if failed else "all checks passed")
+    return results
 
 
-def _lines(finding: Finding) -> list[str]:
-    """Lines of a law: its verdict, and the smallest case and a hint below a broken one."""
-    lines = [f"{WORDS[finding.verdict]}  {finding.law.name:10} {finding.law.says}"]
-    if finding.verdict == "broken":
-        lines.append(f"{'':17}{finding.case}: {finding.evidence}" if finding.case else f"{'':17}{finding.evidence}")
-    if finding.hint:
-        lines.append(f"{'':17}hint: {finding.hint}")
+def _lines(result: CheckResult) -> list[str]:
+    """Lines of a check: its verdict, and the smallest case and a hint below a failed one."""
+    lines = [f"{WORDS[result.verdict]}  {result.check.name:10} {result.check.claim}"]
+    if result.verdict == "failed":
+        lines.append(f"{'':17}{result.case}: {result.evidence}" if result.case else f"{'':17}{result.evidence}")
+    if result.hint:
+        lines.append(f"{'':17}hint: {result.hint}")
     return lines

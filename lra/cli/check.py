@@ -12,13 +12,13 @@ from lra.core.errors import FAILED
 
 
 def job(cfg: DictConfig) -> None:
-    """Check every law and print its verdict. Raises SystemExit where a law is broken."""
+    """Run every check and print its verdict. Raises SystemExit if one fails."""
     from lra.checks.report import CheckSettings, examine, maker  # imports torch, which takes seconds
 
     settings = configure.part(CheckSettings, cfg)
     name = HydraConfig.get().runtime.choices["attention"]
-    findings = examine(name, maker(settings), settings, partial(say, to_stdout=True))
-    if any(finding.verdict == "broken" for finding in findings):
+    results = examine(name, maker(settings), settings, partial(say, to_stdout=True))
+    if any(result.verdict == "failed" for result in results):
         raise SystemExit(FAILED)
 
 

@@ -57,7 +57,7 @@ class Settings:
 
     @cached_property
     def start(self) -> Any:
-        """The source of the initial weights (`lra.init.Start`); None: they are drawn."""
+        """The source of the initial weights (`lra.init.InitialWeights`); None: they are drawn."""
         if self.init is None:
             return None
         with configure.blamed("init", self.packages):

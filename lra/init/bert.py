@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lra.core.errors import UserError
 from lra.datasets import hub
 from lra.datasets.tokenise import TOKENIZER, load, vocabulary_of
-from lra.init import Start
+from lra.init.weights import InitialWeights
 from lra.records import tensors
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ PARTS = {
 }
 
 
-class Bert(Start):
+class Bert(InitialWeights):
     """Weights of a BERT model.
 
     Args:
         folder: with model.safetensors, config.json and vocab.txt in the layout of transformers, or hub:OWNER/NAME for a
             model on the Hugging Face hub.
-        take: see `Start`.
+        take: see `InitialWeights`.
     """
 
     file = "model.safetensors"
@@ -102,8 +102,8 @@ class Bert(Start):
         config = self._json(CONFIG)
         block = model.blocks[0]
         here = {
-            "hidden_size": ("model.dim", block.mixer.shape.dim),
-            "num_attention_heads": ("model.heads", block.mixer.shape.heads),
+            "hidden_size": ("model.dim", block.mixer.config.dim),
+            "num_attention_heads": ("model.heads", block.mixer.config.heads),
             "intermediate_size": ("model.mlp_dim", block.feed_forward[0].out_features),
             "layer_norm_eps": ("model.norm_eps", getattr(block.mixer_norm, "eps", None)),
         }

@@ -2,9 +2,9 @@
 
 from lra.mixers.base import (
     Attention,
-    Card,
     Mixer,
-    Shape,
+    MixerConfig,
+    MixerInfo,
     merge_heads,
     project_in,
     project_out,
@@ -13,5 +13,13 @@ from lra.mixers.base import (
 )
 
 __all__ = [
-    "Attention", "Card", "Mixer", "Shape", "merge_heads", "project_in", "project_out", "split_heads", "without_padding",
-]  # fmt: skip
+    "Attention",
+    "Mixer",
+    "MixerConfig",
+    "MixerInfo",
+    "merge_heads",
+    "project_in",
+    "project_out",
+    "split_heads",
+    "without_padding",
+]

@@ -11,7 +11,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lra.mixers.base import Attention, Shape, without_padding
+from lra.mixers.base import Attention, MixerConfig, without_padding
 from lra.ops.device import at_least_float32, full_precision
 from lra.ops.packing import Packed
 from lra.ops.scan import causal_product
@@ -28,8 +28,8 @@ class KernelAttention(Attention, abstract=True):
     can_be_causal = True
     reads_few = True
 
-    def __init__(self, shape: Shape, *, eps: NonNegativeFloat) -> None:
-        super().__init__(shape)
+    def __init__(self, config: MixerConfig, *, eps: NonNegativeFloat) -> None:
+        super().__init__(config)
         self.eps = eps
 
     @abstractmethod

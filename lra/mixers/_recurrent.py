@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, rms_norm, silu, softplus
 
 from lra.core.errors import UserError
-from lra.mixers.base import Mixer, Shape, merge_heads, project_in, project_out, without_padding
+from lra.mixers.base import Mixer, MixerConfig, merge_heads, project_in, project_out, without_padding
 from lra.ops.convolution import diagonal_scan
 from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
@@ -35,16 +35,16 @@ class Recurrent(Mixer, abstract=True):
     can_be_causal = True
     projects_out = True
 
-    def __init__(self, shape: Shape, *, norm_eps: float) -> None:
-        super().__init__(shape)
+    def __init__(self, config: MixerConfig, *, norm_eps: float) -> None:
+        super().__init__(config)
         self.norm_eps = norm_eps
-        self.query = project_in(shape)
-        self.key = project_in(shape)
-        self.value = project_in(shape)
-        self.gate = project_in(shape)
-        self.out = project_out(shape)
-        if not shape.causal:
-            self.card = replace(self.card, deviations=(*self.card.deviations, TWO_SIDED))
+        self.query = project_in(config)
+        self.key = project_in(config)
+        self.value = project_in(config)
+        self.gate = project_in(config)
+        self.out = project_out(config)
+        if not config.causal:
+            self.info = replace(self.info, deviations=(*self.info.deviations, TWO_SIDED))
 
     @abstractmethod
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -98,13 +98,13 @@ class DecaySteps(nn.Module):
     `dt_max`.
     """
 
-    def __init__(self, shape: Shape, *, a_min: float, a_max: float, dt_min: float, dt_max: float) -> None:
+    def __init__(self, config: MixerConfig, *, a_min: float, a_max: float, dt_min: float, dt_max: float) -> None:
         super().__init__()
         check_ends("a", a_min, a_max)
-        self.project = nn.Linear(shape.dim, shape.heads, bias=False)
-        start = log_uniform("dt", dt_min, dt_max, shape.heads).exp()
+        self.project = nn.Linear(config.dim, config.heads, bias=False)
+        start = log_uniform("dt", dt_min, dt_max, config.heads).exp()
         self.bias = nn.Parameter(start + torch.log(-torch.expm1(-start)))  # the inverse of softplus
-        self.log_a = nn.Parameter((a_min + (a_max - a_min) * torch.rand(shape.heads)).log())
+        self.log_a = nn.Parameter((a_min + (a_max - a_min) * torch.rand(config.heads)).log())
 
     def forward(self, projected: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """Return dt and the log decay [B, H, L, 1] of the projected input; zero at padded positions."""
@@ -132,13 +132,13 @@ class StateSpace(Mixer, abstract=True):
     can_be_causal = True
     projects_out = True
 
-    def __init__(self, shape: Shape, modes: int) -> None:
-        super().__init__(shape)
+    def __init__(self, config: MixerConfig, modes: int) -> None:
+        super().__init__(config)
         self.modes = modes
         self.directions = 1 if self.causal else 2
-        self.skip = nn.Parameter(torch.randn(shape.dim))
-        self.dropout = Dropout(shape.dropout, shape.dropout_over)
-        self.out = nn.Linear(shape.dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
+        self.skip = nn.Parameter(torch.randn(config.dim))
+        self.dropout = Dropout(config.dropout, config.dropout_over)
+        self.out = nn.Linear(config.dim, config.dim, bias=config.bias) if config.out_proj else nn.Identity()
 
     @abstractmethod
     def system(self) -> tuple[Tensor, Tensor, Tensor]:

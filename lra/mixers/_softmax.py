@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from lra.mixers.base import Card, Mixer, Shape
+from lra.mixers.base import Mixer, MixerConfig, MixerInfo
 from lra.ops.dropout import Dropout
 
 Scale = Literal["head_dim", "qkv_dim"]
@@ -16,21 +16,21 @@ ROOTS = {"head_dim": "√Dh", "qkv_dim": "√(H Dh)"}
 LIKE_VANILLA = "scores are divided by √(H Dh), as SimpleTRON's authors do for the vanilla Transformer alone"
 
 
-def scale_of(shape: Shape, scale: ScaleOrNone) -> float:
-    """Return the factor of q . k."""
+def scale_of(config: MixerConfig, scale: ScaleOrNone) -> float:
+    """Return the softmax scale."""
     if scale == "none":
         return 1.0
-    return (shape.qkv_dim if scale == "qkv_dim" else shape.head_dim) ** -0.5
+    return (config.qkv_dim if scale == "qkv_dim" else config.head_dim) ** -0.5
 
 
-def card_of(mixer: Mixer, scale: ScaleOrNone, *deviations: str, **values: object) -> Card:
-    """Return the mixer's card with its scale and deviations; `values` fill the names in the formula's braces."""
-    formula = mixer.card.formula.replace(" / {root}", "") if scale == "none" else mixer.card.formula
+def info_of(mixer: Mixer, scale: ScaleOrNone, *deviations: str, **values: object) -> MixerInfo:
+    """Return the mixer's description with its scale and deviations; `values` fill the names in the formula's braces."""
+    formula = mixer.info.formula.replace(" / {root}", "") if scale == "none" else mixer.info.formula
     return replace(
-        mixer.card,
+        mixer.info,
         formula=formula.format(root=ROOTS.get(scale), **values),
-        scale=scale_of(mixer.shape, scale),
-        deviations=(*mixer.card.deviations, *deviations, *[LIKE_VANILLA] * (scale == "qkv_dim")),
+        scale=scale_of(mixer.config, scale),
+        deviations=(*mixer.info.deviations, *deviations, *[LIKE_VANILLA] * (scale == "qkv_dim")),
     )
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lra.mixers._softmax import Scale, card_of, scale_of, weigh
-from lra.mixers.base import Attention, Shape
+from lra.mixers._softmax import Scale, info_of, scale_of, weigh
+from lra.mixers.base import Attention, MixerConfig
 from lra.ops.dropout import Dropout
 
 WIDEST = 128  # positions in the blocks of a wide window; larger ones read more keys in vain
@@ -94,16 +94,16 @@ class PatternAttention(Attention, abstract=True):
     """Base class of attentions with a pattern: `reads` defines it, `parts` says how it is computed.
 
     Global positions are read by all and read all; they add dense rows, O(g L D) time and O(H g L) memory, with a
-    dropout of their own. `keys` describes for the card which j a position i reads.
+    dropout of their own. `keys` describes for `info` which j a position i reads.
     """
 
     can_be_causal = True
 
-    def __init__(self, shape: Shape, *, scale: Scale, keys: str) -> None:
-        super().__init__(shape)
-        self.scale = scale_of(shape, scale)
-        self.card = card_of(self, scale, keys=f"({keys}) and j ≤ i" if shape.causal else keys)
-        self.row_dropout = Dropout(shape.dropout)
+    def __init__(self, config: MixerConfig, *, scale: Scale, keys: str) -> None:
+        super().__init__(config)
+        self.scale = scale_of(config, scale)
+        self.info = info_of(self, scale, keys=f"({keys}) and j ≤ i" if config.causal else keys)
+        self.row_dropout = Dropout(config.dropout)
 
     @abstractmethod
     def width(self, length: int) -> int:
@@ -128,7 +128,7 @@ class PatternAttention(Attention, abstract=True):
     @property
     def full_pattern(self) -> bool:  # type: ignore[override]
         """True if the pattern leaves out no pair of `max_positions` apart from causality."""
-        places = torch.arange(self.shape.max_positions, device="cpu")
+        places = torch.arange(self.config.max_positions, device="cpu")
         is_global = torch.isin(places, self.global_places(places))
         for i in places[~is_global]:  # row by row: a pattern with gaps has them early
             seen = self.reads(i, places) | is_global

@@ -26,20 +26,22 @@ from lra.ops.packing import Packed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class MixerConfig:
     """Sizes and settings that the model passes to its mixers."""
 
     dim: int  # D
     qkv_dim: int  # H Dh
     heads: int  # H
     max_positions: int  # of the longest input: the task's `max_len`, plus one for a CLS
-    bias: bool  # projections have biases
-    out_proj: bool  # attentions have an output projection
-    dropout: float  # probability
-    dropout_over: Over  # where vectors of positions are dropped; weights between positions are dropped one by one
-    causal: bool  # outputs depend on no later position
-    layer: int  # index of the layer, from 0
-    layers: int  # number of layers
+    bias: bool = True  # projections have biases
+    out_proj: bool = True  # attentions have an output projection
+    dropout: float = 0.0  # probability
+    dropout_over: Over = (
+        "values"  # where vectors of positions are dropped; weights between positions are dropped one by one
+    )
+    causal: bool = False  # outputs depend on no later position
+    layer: int = 0  # index of the layer, from 0
+    layers: int = 1  # number of layers
 
     def __post_init__(self) -> None:
         if self.qkv_dim % self.heads:
@@ -51,33 +53,33 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class MixerInfo:
     """Description of a mechanism for tables and documentation.
 
-    The card of a class has names of settings in braces; that of an instance describes its own settings.
+    The formula of a class has names of settings in braces; that of an instance describes its own settings.
     """
 
     paper: str  # source
     formula: str  # output of the mechanism
-    time: str  # complexity, for O(time)
-    linear: bool  # memory for the backward pass grows no faster than the length
-    oracle: str  # the independent implementation of the tests
+    complexity: str  # of time, as in O(complexity)
+    linear_memory: bool  # memory for the backward pass grows no faster than the length
+    reference: str  # the independent implementation of the tests
     scale: float | None = None  # factor of q . k, if it is one number
     deviations: tuple[str, ...] = ()  # differences from the paper or the authors' code beyond the settings
     name: str = ""  # in tables, for a class of the user; empty for the name of the class
 
 
 class Mixer(nn.Module, ABC):
-    """Base class of sequence mixers: forward(x [B, L, D], key_mask) -> [B, L, D], L at most `shape.max_positions`.
+    """Base class of sequence mixers: forward(x [B, L, D], key_mask) -> [B, L, D], L at most `config.max_positions`.
 
     A mixer has no residual connection and no norm. Outputs at real positions do not depend on the finite numbers at
-    padded ones, and outputs there are finite. A class defines a `card` and `forward`; a base class without a card is
+    padded ones, and outputs there are finite. A class defines `info` and `forward`; a base class without `info` is
     declared with `abstract=True`. Optional methods: follow(mixer of the layer before), called once, to read its memory;
     score_scale(length, key_mask), the factor of q_i . k_j [B, 1, 1, 1] where weights are a function of these products.
 
     Attributes:
         maskable: uses a key mask.
-        can_be_causal: has a form without dependence on later positions, used if `shape.causal`.
+        can_be_causal: has a form without dependence on later positions, used if `config.causal`.
         commutes: commutes with permutations of the positions.
         projects_out: has the output projection that the variants switch.
         reads_few: computes outputs at the first positions alone at lower cost.
@@ -87,7 +89,7 @@ class Mixer(nn.Module, ABC):
             and `named_modules`. No parameter is in two groups; names that only some settings have are allowed.
     """
 
-    card: Card
+    info: MixerInfo
     maskable: ClassVar[bool] = True
     can_be_causal: bool = False
     commutes: bool = False
@@ -99,13 +101,15 @@ class Mixer(nn.Module, ABC):
 
     def __init_subclass__(cls, *, abstract: bool = False, **options: object) -> None:
         super().__init_subclass__(**options)
-        if not abstract and not isinstance(getattr_static(cls, "card", None), Card):
+        if not abstract and not isinstance(getattr_static(cls, "info", None), MixerInfo):
             name = f"{cls.__module__}.{cls.__name__}"
-            raise UserError(f"{name} has no card: add card = Card(...) to the class, with Card from lra.mixers")
+            raise UserError(
+                f"{name} has no info: add info = MixerInfo(...) to the class, with MixerInfo from lra.mixers"
+            )
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, config: MixerConfig) -> None:
         super().__init__()
-        self.shape = shape
+        self.config = config
         self.redraw_every: int | None = None
         self._drawn: tuple[int, int] | None = None
         self._drawn_values: dict[str, int] = {}  # checksums of parameters
@@ -162,7 +166,7 @@ class Mixer(nn.Module, ABC):
     @property
     def causal(self) -> bool:
         """True if no output depends on a later position."""
-        return self.shape.causal
+        return self.config.causal
 
     def redraw(self, seed: int, step: int) -> None:
         """Draw random features every `redraw_every` training steps, as a function of (seed, step, layer)."""
@@ -170,7 +174,7 @@ class Mixer(nn.Module, ABC):
             return
         number = step // self.redraw_every
         if self._drawn != (seed, number):
-            self.draw(streams.generator(seed, "features", number, self.shape.layer))
+            self.draw(streams.generator(seed, "features", number, self.config.layer))
             self._drawn = seed, number
 
     def draw(self, rng: np.random.Generator) -> None:
@@ -185,13 +189,13 @@ class Attention(Mixer, abstract=True):
     packs: ClassVar[bool] = False  # defines `attend_packed`
     packs_unpadded: ClassVar[bool] = False  # `attend_packed` is faster than `attend` without padding, too
 
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)
-        self.query = project_in(shape)
-        self.key = project_in(shape)
-        self.value = project_in(shape)
-        self.out = project_out(shape)
-        self.dropout = Dropout(shape.dropout)
+    def __init__(self, config: MixerConfig) -> None:
+        super().__init__(config)
+        self.query = project_in(config)
+        self.key = project_in(config)
+        self.value = project_in(config)
+        self.out = project_out(config)
+        self.dropout = Dropout(config.dropout)
         self._drawn_values = {name: checksum(value) for name, value in self.named_parameters()}
 
     @abstractmethod
@@ -224,8 +228,8 @@ class Attention(Mixer, abstract=True):
     def _project_rows(self, x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
         """Project rows x [R, D] to one [R, H, Dh] for each projection; one product reads x, and its gradient, once."""
         weight = torch.cat([projection.weight.to(x.dtype) for projection in projections])
-        bias = torch.cat([projection.bias.to(x.dtype) for projection in projections]) if self.shape.bias else None
-        return linear(x, weight, bias).view(len(x), len(projections), self.shape.heads, -1).unbind(1)
+        bias = torch.cat([projection.bias.to(x.dtype) for projection in projections]) if self.config.bias else None
+        return linear(x, weight, bias).view(len(x), len(projections), self.config.heads, -1).unbind(1)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
         """Compute `attend` of a packed batch, for classes with `packs`; returns a tensor like q.
@@ -238,7 +242,7 @@ class Attention(Mixer, abstract=True):
         """q [B, H, L or reads, Dh] and k, v [B, H, L, Dh] of x [B, L, D]."""
         x = x.to(autocast_dtype(x))  # once for all three
         inputs = ((self.query, x[:, :reads]), (self.key, x), (self.value, x))
-        q, k, v = (split_heads(projection(part), self.shape.heads) for projection, part in inputs)
+        q, k, v = (split_heads(projection(part), self.config.heads) for projection, part in inputs)
         return q, k, v
 
 
@@ -248,14 +252,14 @@ def checksum(value: Tensor) -> int:
     return 0 if value.is_meta else zlib.crc32(plain.view(torch.uint8).cpu().numpy())  # type: ignore[arg-type]
 
 
-def project_in(shape: Shape) -> nn.Linear:
+def project_in(config: MixerConfig) -> nn.Linear:
     """Projection D -> H Dh."""
-    return nn.Linear(shape.dim, shape.qkv_dim, bias=shape.bias)
+    return nn.Linear(config.dim, config.qkv_dim, bias=config.bias)
 
 
-def project_out(shape: Shape) -> nn.Module:
+def project_out(config: MixerConfig) -> nn.Module:
     """Projection H Dh -> D, or the identity in variants without it."""
-    return nn.Linear(shape.qkv_dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
+    return nn.Linear(config.qkv_dim, config.dim, bias=config.bias) if config.out_proj else nn.Identity()
 
 
 def without_padding(x: Tensor, key_mask: Tensor | None) -> Tensor:

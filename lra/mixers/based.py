@@ -8,7 +8,7 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from lra.mixers import Card, Shape
+from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._kernel import KernelAttention
 
 
@@ -19,12 +19,12 @@ class Based(KernelAttention):
         width: d, of a head's queries and keys.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Arora et al. 2024, Simple Linear Attention Language Models Balance the Recall-Throughput Tradeoff",
         formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = [1, x', x' ⊗ x' / √2], x' = x / d^¼",
-        time="L D d², d columns of queries and keys",
-        linear=True,
-        oracle="the explicit L x L weights; flash-linear-attention's naive form",
+        complexity="L D d², d columns of queries and keys",
+        linear_memory=True,
+        reference="the explicit L x L weights; flash-linear-attention's naive form",
         deviations=(
             "no sliding windows and no convolutions between these layers",
             "weights begin as PyTorch draws them; in the authors' code as N(0, 0.02²), those of the output projection "
@@ -33,10 +33,10 @@ class Based(KernelAttention):
     )
     commutes = True
 
-    def __init__(self, shape: Shape, *, width: PositiveInt, eps: PositiveFloat) -> None:
-        super().__init__(shape, eps=eps)
+    def __init__(self, config: MixerConfig, *, width: PositiveInt, eps: PositiveFloat) -> None:
+        super().__init__(config, eps=eps)
         self.width = width
-        self.query, self.key = (nn.Linear(shape.dim, shape.heads * width, bias=shape.bias) for _ in range(2))
+        self.query, self.key = (nn.Linear(config.dim, config.heads * width, bias=config.bias) for _ in range(2))
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return self.taylor(q), self.taylor(k)

@@ -8,7 +8,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from lra.mixers import Card, Shape
+from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._softmax import Scale
 from lra.mixers._sparse import Blocks, KeyPart, PatternAttention, band
 
@@ -24,23 +24,23 @@ class BigBird(PatternAttention):
         random_blocks: r, drawn per layer and head at construction, and saved with the weights.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Zaheer et al. 2020, Big Bird",
         formula="softmax(qᵢ Kₛᵀ / {root}) Vₛ, S = {keys}; all of K in the first and last",
-        time="L (5 + r) b D",
-        linear=True,
-        oracle="dense mask; transformers",
+        complexity="L (5 + r) b D",
+        linear_memory=True,
+        reference="dense mask; transformers",
         deviations=("the last block stays that of the task's longest input, which shorter inputs do not have",),
     )
     can_be_causal = False
     table: Tensor  # [H, blocks, random blocks]
 
-    def __init__(self, shape: Shape, *, block: PositiveInt, random_blocks: NonNegativeInt, scale: Scale) -> None:
+    def __init__(self, config: MixerConfig, *, block: PositiveInt, random_blocks: NonNegativeInt, scale: Scale) -> None:
         keys = f"own block of {block} ± 1, first, last, random: {random_blocks}"
-        super().__init__(shape, scale=scale, keys=keys)
+        super().__init__(config, scale=scale, keys=keys)
         self.block = block
-        self.last = (shape.max_positions - 1) // block
-        self.register_buffer("table", draw_blocks(shape.heads, self.last + 1, random_blocks))
+        self.last = (config.max_positions - 1) // block
+        self.register_buffer("table", draw_blocks(config.heads, self.last + 1, random_blocks))
 
     @property
     def full_pattern(self) -> bool:  # type: ignore[override]

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from lra.core.errors import UserError
-from lra.mixers import Card, Mixer, Shape, without_padding
+from lra.mixers import Mixer, MixerConfig, MixerInfo, without_padding
 from lra.ops.convolution import short_convolution
 from lra.ops.dropout import Dropout
 
@@ -25,29 +25,29 @@ class Conv(Mixer):
         width: positions that an output reads, its own included; odd.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Arora et al. 2023, Zoology (BaseConv)",
         formula="(X Wg) ⊙ (h ∗ X + b) W, h of {width} positions",
-        time="L D width",
-        linear=True,
-        oracle="explicit loops; torch's grouped conv1d",
+        complexity="L D width",
+        linear_memory=True,
+        reference="explicit loops; torch's grouped conv1d",
         deviations=("the filter is short, and the output is projected",),
     )
     can_be_causal = True
     projects_out = True
 
-    def __init__(self, shape: Shape, *, width: Annotated[int, Field(ge=3)]) -> None:
-        super().__init__(shape)
+    def __init__(self, config: MixerConfig, *, width: Annotated[int, Field(ge=3)]) -> None:
+        super().__init__(config)
         if width % 2 == 0:
             raise UserError(f"attention.width={width}: expected an odd number, as many positions on either side")
-        self.card = replace(self.card, formula=self.card.formula.format(width=width))
+        self.info = replace(self.info, formula=self.info.formula.format(width=width))
         self.later = 0 if self.causal else width // 2
-        self.gate = nn.Linear(shape.dim, shape.dim, bias=shape.bias)
+        self.gate = nn.Linear(config.dim, config.dim, bias=config.bias)
         bound = width**-0.5
-        self.taps = nn.Parameter(torch.empty(width, shape.dim).uniform_(-bound, bound))
-        self.shift = nn.Parameter(torch.zeros(shape.dim)) if shape.bias else None
-        self.dropout = Dropout(shape.dropout, shape.dropout_over)
-        self.out = nn.Linear(shape.dim, shape.dim, bias=shape.bias) if shape.out_proj else nn.Identity()
+        self.taps = nn.Parameter(torch.empty(width, config.dim).uniform_(-bound, bound))
+        self.shift = nn.Parameter(torch.zeros(config.dim)) if config.bias else None
+        self.dropout = Dropout(config.dropout, config.dropout_over)
+        self.out = nn.Linear(config.dim, config.dim, bias=config.bias) if config.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         y = short_convolution(without_padding(x, key_mask), self.taps.T, self.later)

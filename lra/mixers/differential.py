@@ -12,7 +12,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
-from lra.mixers import Attention, Card, Shape
+from lra.mixers import Attention, MixerConfig, MixerInfo
 from lra.mixers._recurrent import NORM
 from lra.mixers._softmax import allowed, weigh
 from lra.ops.device import at_least_float32
@@ -21,24 +21,24 @@ from lra.ops.device import at_least_float32
 class Differential(Attention):
     """Difference of two softmax attentions."""
 
-    card = Card(
+    info = MixerInfo(
         paper="Ye et al. 2025, Differential Transformer",
         formula="(1 − λ₀) norm((softmax(Q₁ K₁ᵀ / √width) − λ softmax(Q₂ K₂ᵀ / √width)) V), halves of a head",
-        time="L² D",
-        linear=False,
-        oracle="two explicit softmaxes; transformers' DiffLlamaAttention",
+        complexity="L² D",
+        linear_memory=False,
+        reference="two explicit softmaxes; transformers' DiffLlamaAttention",
         deviations=("no rotary positions", NORM),
     )
     can_be_causal = True
     commutes = True
     reads_few = True
 
-    def __init__(self, shape: Shape, *, norm_eps: PositiveFloat) -> None:
-        super().__init__(shape)
+    def __init__(self, config: MixerConfig, *, norm_eps: PositiveFloat) -> None:
+        super().__init__(config)
         self.norm_eps = norm_eps
-        self.start = 0.8 - 0.6 * math.exp(-0.3 * shape.layer)
-        self.by_query = nn.Parameter(0.1 * torch.randn(shape.head_dim))  # u1 and u2, one after the other
-        self.by_key = nn.Parameter(0.1 * torch.randn(shape.head_dim))
+        self.start = 0.8 - 0.6 * math.exp(-0.3 * config.layer)
+        self.by_query = nn.Parameter(0.1 * torch.randn(config.head_dim))  # u1 and u2, one after the other
+        self.by_key = nn.Parameter(0.1 * torch.randn(config.head_dim))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         mask = allowed(q, k, key_mask, self.causal)

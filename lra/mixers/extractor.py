@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv1d, pad
 
 from lra.core.errors import UserError
-from lra.mixers import Card, Mixer, Shape, without_padding
+from lra.mixers import Mixer, MixerConfig, MixerInfo, without_padding
 from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
 
@@ -35,44 +35,44 @@ class Extractor(Mixer):
         adjust: use the gate x W_adj.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Chen 2023, Attention Is Not All You Need Anymore",
         formula="((x W_adj) ∘ e) W_opt, eᵢ = Σⱼ xⱼ Wᵢ₋ⱼ₊₁",
-        time="L D² by FFT, L l D² directly",
-        linear=True,
-        oracle="the double sum in float64; torch conv1d",
+        complexity="L D² by FFT, L l D² directly",
+        linear_memory=True,
+        reference="the double sum in float64; torch conv1d",
     )
     can_be_causal = True
     projects_out = True
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         lags: PositiveInt,
         rank: PositiveInt | None,
         groups: PositiveInt | None,
         adjust: bool,
     ) -> None:
-        super().__init__(shape)
+        super().__init__(config)
         self.rank = rank
-        self.lags = min(lags, shape.max_positions)
+        self.lags = min(lags, config.max_positions)
         self.taps = self.lags if self.causal else 2 * self.lags - 1
-        self.width = rank or shape.dim
+        self.width = rank or config.dim
         self.groups = groups or self.width
         if self.width % self.groups:
             source = "attention.rank" if rank else "model.dim"
             raise UserError(f"attention.groups={groups} does not divide {source}={self.width}")
-        self.down = nn.Linear(shape.dim, rank, bias=False) if rank else nn.Identity()
+        self.down = nn.Linear(config.dim, rank, bias=False) if rank else nn.Identity()
         block = self.width // self.groups
         # weight[o, i, t] is entry (i, o) of the matrix of lag l - 1 - t, as conv1d wants it.
         self.weight = nn.Parameter(torch.randn(self.width, block, self.taps) * (block * self.taps) ** -0.5)
-        self.up = nn.Linear(rank, shape.dim, bias=False) if rank else nn.Identity()
-        self.adjust = nn.Linear(shape.dim, shape.dim, bias=False) if adjust else None
+        self.up = nn.Linear(rank, config.dim, bias=False) if rank else nn.Identity()
+        self.adjust = nn.Linear(config.dim, config.dim, bias=False) if adjust else None
         if not adjust:
-            self.card = replace(self.card, formula=self.card.formula.replace("((x W_adj) ∘ e)", "e"))
-        self.dropout = Dropout(shape.dropout, shape.dropout_over)
-        self.out = nn.Linear(shape.dim, shape.dim, bias=False) if shape.out_proj else nn.Identity()
+            self.info = replace(self.info, formula=self.info.formula.replace("((x W_adj) ∘ e)", "e"))
+        self.dropout = Dropout(config.dropout, config.dropout_over)
+        self.out = nn.Linear(config.dim, config.dim, bias=False) if config.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         x = without_padding(x, key_mask)  # real positions near the end would read padding as their neighbours

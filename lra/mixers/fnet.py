@@ -6,19 +6,19 @@ No parameters, no heads, no mask: padding takes part. O(L D log(L D)) time; noth
 import torch
 from torch import Tensor
 
-from lra.mixers import Card, Mixer
+from lra.mixers import Mixer, MixerInfo
 from lra.ops.device import at_least_float32, full_precision
 
 
 class FNet(Mixer):
     """Fourier mixing, without options."""
 
-    card = Card(
+    info = MixerInfo(
         paper="Lee-Thorp et al. 2022, FNet",
         formula="Re(FFT over L (FFT over D (X)))",
-        time="L D log(L D)",
-        linear=True,
-        oracle="explicit sums; transformers' FNetBasicFourierTransform",
+        complexity="L D log(L D)",
+        linear_memory=True,
+        reference="explicit sums; transformers' FNetBasicFourierTransform",
     )
     maskable = False
 

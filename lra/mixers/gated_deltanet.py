@@ -14,7 +14,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import normalize, silu
 
-from lra.mixers import Card, Shape, split_heads
+from lra.mixers import MixerConfig, MixerInfo, split_heads
 from lra.mixers._backend import Backend, Scan
 from lra.mixers._recurrent import NORM, DecaySteps, Recurrent
 from lra.ops.convolution import short_convolution
@@ -38,12 +38,12 @@ class GatedDeltaNet(Recurrent):
         a_min: see `DecaySteps`; likewise a_max, dt_min and dt_max.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Yang et al. 2025, Gated Delta Networks",
         formula="swish(X Wg) ⊙ norm(y), yᵢ = Sᵢᵀ qᵢ / √width, Sᵢ = aᵢ (1 − bᵢ kᵢ kᵢᵀ) Sᵢ₋₁ + bᵢ kᵢ vᵢᵀ",
-        time="L D (C + Dh), chunks of C",
-        linear=True,
-        oracle="the recurrence in float64; flash-linear-attention's naive form",
+        complexity="L D (C + Dh), chunks of C",
+        linear_memory=True,
+        reference="the recurrence in float64; flash-linear-attention's naive form",
         deviations=(
             "values are as wide as queries and keys, not twice as wide",
             OF_GATED,
@@ -54,7 +54,7 @@ class GatedDeltaNet(Recurrent):
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         gated: bool,
         negative_eigenvalues: bool,
@@ -66,19 +66,19 @@ class GatedDeltaNet(Recurrent):
         norm_eps: PositiveFloat,
         backend: Backend | None,
     ) -> None:
-        super().__init__(shape, norm_eps=norm_eps)
+        super().__init__(config, norm_eps=norm_eps)
         self.conv, self.is_gated = conv, gated
         self.scan = Scan("gated_delta_rule", backend)
         self.most_strength = 2.0 if negative_eigenvalues else 1.0
-        self.taps = nn.Parameter((2 * torch.rand(3 * shape.qkv_dim, conv) - 1) * conv**-0.5)
-        self.strength = nn.Linear(shape.dim, shape.heads, bias=False)
+        self.taps = nn.Parameter((2 * torch.rand(3 * config.qkv_dim, conv) - 1) * conv**-0.5)
+        self.strength = nn.Linear(config.dim, config.heads, bias=False)
         if gated:
-            self.steps = DecaySteps(shape, a_min=a_min, a_max=a_max, dt_min=dt_min, dt_max=dt_max)
+            self.steps = DecaySteps(config, a_min=a_min, a_max=a_max, dt_min=dt_min, dt_max=dt_max)
         else:
-            formula = self.card.formula.replace("aᵢ (1 − bᵢ kᵢ kᵢᵀ)", "(1 − bᵢ kᵢ kᵢᵀ)")
+            formula = self.info.formula.replace("aᵢ (1 − bᵢ kᵢ kᵢᵀ)", "(1 − bᵢ kᵢ kᵢᵀ)")
             paper = "Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule"
-            deviations = tuple(text for text in self.card.deviations if text != OF_GATED)
-            self.card = replace(self.card, formula=formula, paper=paper, deviations=deviations)
+            deviations = tuple(text for text in self.info.deviations if text != OF_GATED)
+            self.info = replace(self.info, formula=formula, paper=paper, deviations=deviations)
 
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         qkv = torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)
@@ -87,8 +87,8 @@ class GatedDeltaNet(Recurrent):
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
         qkv, strength, *step = inputs
         qkv = silu(short_convolution(qkv, self.taps))
-        q, k, v = (split_heads(part, self.shape.heads) for part in qkv.chunk(3, dim=-1))
+        q, k, v = (split_heads(part, self.config.heads) for part in qkv.chunk(3, dim=-1))
         q, k = normalize(q, dim=-1), normalize(k, dim=-1)
         b = (self.most_strength * strength.sigmoid() * real).transpose(1, 2)  # [B, H, L]
         log_decay = self.steps(step[0], real)[1].squeeze(-1) if step else torch.zeros_like(b)
-        return self.scan(delta_rule, q * self.shape.head_dim**-0.5, k, v, b, log_decay)
+        return self.scan(delta_rule, q * self.config.head_dim**-0.5, k, v, b, log_decay)

@@ -11,7 +11,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from lra.mixers import Card, Shape, split_heads
+from lra.mixers import MixerConfig, MixerInfo, split_heads
 from lra.mixers._backend import Backend, Scan
 from lra.mixers._recurrent import NORM, Recurrent
 from lra.ops.decayed_product import decayed_product
@@ -26,12 +26,12 @@ class GatedLinear(Recurrent):
         tau: the decays are tau-th roots.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Yang et al. 2024, Gated Linear Attention Transformers with Hardware-Efficient Training",
         formula="swish(X Wg) ⊙ norm(y), yᵢ = Sᵢᵀ qᵢ / √width, Sᵢ = diag(aᵢ) Sᵢ₋₁ + kᵢ vᵢᵀ, a = σ(X W₁ W₂ + b)^(1/τ)",
-        time="L D (C + Dh), chunks of C",
-        linear=True,
-        oracle="the recurrence in float64; flash-linear-attention's naive form",
+        complexity="L D (C + Dh), chunks of C",
+        linear_memory=True,
+        reference="the recurrence in float64; flash-linear-attention's naive form",
         deviations=(
             "values are as wide as queries and keys, not twice as wide",
             "weights begin as PyTorch draws them; in the authors' code those of q, k and the decay are Xavier-uniform "
@@ -43,17 +43,23 @@ class GatedLinear(Recurrent):
     one_graph = False
 
     def __init__(
-        self, shape: Shape, *, rank: PositiveInt, tau: PositiveFloat, norm_eps: PositiveFloat, backend: Backend | None
+        self,
+        config: MixerConfig,
+        *,
+        rank: PositiveInt,
+        tau: PositiveFloat,
+        norm_eps: PositiveFloat,
+        backend: Backend | None,
     ) -> None:
-        super().__init__(shape, norm_eps=norm_eps)
+        super().__init__(config, norm_eps=norm_eps)
         self.tau = tau
         self.scan = Scan("gla", backend)
-        self.decay = nn.Sequential(nn.Linear(shape.dim, rank, bias=False), nn.Linear(rank, shape.qkv_dim))
+        self.decay = nn.Sequential(nn.Linear(config.dim, rank, bias=False), nn.Linear(rank, config.qkv_dim))
 
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         decay = logsigmoid(at_least_float32(self.decay(x))) / self.tau
-        query = at_least_float32(self.query(x)) * self.shape.head_dim**-0.5
+        query = at_least_float32(self.query(x)) * self.config.head_dim**-0.5
         return query, self.key(x), self.value(x), decay
 
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
-        return self.scan(decayed_product, *(split_heads(part, self.shape.heads) for part in inputs))
+        return self.scan(decayed_product, *(split_heads(part, self.config.heads) for part in inputs))

@@ -17,7 +17,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lra.core.errors import UserError
-from lra.mixers import Card, Mixer, Shape, without_padding
+from lra.mixers import Mixer, MixerConfig, MixerInfo, without_padding
 from lra.ops.convolution import causal_convolution, convolve_both, short_convolution
 from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
@@ -38,12 +38,12 @@ class Hyena(Mixer):
         slow: the same of the slowest channel.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Poli et al. 2023, Hyena Hierarchy",
         formula="(X₀ ⊙ (h ∗ Z + d Z)) W, Z = X₁ ⊙ V; X₀, X₁, V = conv(X Wᵢ), hₜ = exp(−r t) F(t), F with sines",
-        time="L D log L; causal: L D log² L",
-        linear=True,
-        oracle="sums over pairs in float64, the filter lag by lag; the authors' standalone_hyena.py",
+        complexity="L D log L; causal: L D log² L",
+        linear_memory=True,
+        reference="sums over pairs in float64, the filter lag by lag; the authors' standalone_hyena.py",
         deviations=(
             "V has no long filter of its own, as in the authors' code: the first of the two is the short convolution",
             "the sines and cosines of positions are fixed",
@@ -59,7 +59,7 @@ class Hyena(Mixer):
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         taps: PositiveInt,
         bands: PositiveInt,
@@ -68,7 +68,7 @@ class Hyena(Mixer):
         fast: PositiveFloat,
         slow: PositiveFloat,
     ) -> None:
-        super().__init__(shape)
+        super().__init__(config)
         if taps % 2 == 0:
             raise UserError(f"attention.taps={taps}: expected an odd number, as many positions on either side")
         if fast > slow:
@@ -76,9 +76,9 @@ class Hyena(Mixer):
         self.bands, self.fast, self.slow = bands, fast, slow
         self.directions = 1 if self.causal else 2
         if not self.causal:
-            self.card = replace(self.card, deviations=(*self.card.deviations, TWO_SIDED))
-        dim = shape.dim
-        self.inner = nn.Linear(dim, 3 * dim, bias=shape.bias)
+            self.info = replace(self.info, deviations=(*self.info.deviations, TWO_SIDED))
+        dim = config.dim
+        self.inner = nn.Linear(dim, 3 * dim, bias=config.bias)
         self.taps = nn.Parameter((2 * torch.rand(3 * dim, taps) - 1) * taps**-0.5)
         self.taps_bias = nn.Parameter((2 * torch.rand(3 * dim) - 1) * taps**-0.5)
         sizes = (2 * bands + 1, width, width)
@@ -86,8 +86,8 @@ class Hyena(Mixer):
         self.frequency = nn.Parameter(torch.full((width,), float(frequency)))  # shared by the layers
         self.filters = nn.Linear(width, self.directions * dim, bias=False)
         self.skip = nn.Parameter(torch.randn(dim))
-        self.dropout = Dropout(shape.dropout, shape.dropout_over)
-        self.out = nn.Linear(dim, dim, bias=shape.bias) if shape.out_proj else nn.Identity()
+        self.dropout = Dropout(config.dropout, config.dropout_over)
+        self.out = nn.Linear(dim, dim, bias=config.bias) if config.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         x = without_padding(self.inner(without_padding(x, key_mask)), key_mask)
@@ -109,7 +109,7 @@ class Hyena(Mixer):
 
     def kernels(self, length: int) -> Tensor:
         """h at the lags below `length` [directions, D, length]; values do not depend on `length`."""
-        skip, longest = self.skip, self.shape.max_positions
+        skip, longest = self.skip, self.config.max_positions
         lag = torch.arange(length, dtype=skip.dtype, device=skip.device)
         time = lag / max(1, longest - 1)
         band = torch.linspace(1e-4, self.bands - 1, self.bands, dtype=skip.dtype, device=skip.device)

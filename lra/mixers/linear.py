@@ -10,7 +10,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn.functional import relu
 
-from lra.mixers import Card, Shape
+from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._kernel import KernelAttention
 from lra.ops.packing import Packed
 
@@ -18,12 +18,12 @@ from lra.ops.packing import Packed
 class Linear(KernelAttention):
     """Linear attention with phi(x) = elu(x) + 1, positive, so all weights are (eq. 7)."""
 
-    card = Card(
+    info = MixerInfo(
         paper="Katharopoulos et al. 2020, Transformers are RNNs",
         formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = elu + 1",
-        time="L D Dh",
-        linear=True,
-        oracle="the explicit L x L weights; flash-linear-attention's naive form",
+        complexity="L D Dh",
+        linear_memory=True,
+        reference="the explicit L x L weights; flash-linear-attention's naive form",
     )
     commutes = True
     packs = True
@@ -63,21 +63,21 @@ class Cosformer(KernelAttention):
         eps: lower bound of the denominator.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Qin et al. 2022, cosFormer: Rethinking Softmax in Attention",
         formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = relu ⊗ [cos, sin](πi / 2M)",
-        time="L D Dh",
-        linear=True,
-        oracle="the explicit L x L weights",
+        complexity="L D Dh",
+        linear_memory=True,
+        reference="the explicit L x L weights",
     )
 
-    def __init__(self, shape: Shape, *, eps: PositiveFloat) -> None:
-        super().__init__(shape, eps=eps)
+    def __init__(self, config: MixerConfig, *, eps: PositiveFloat) -> None:
+        super().__init__(config, eps=eps)
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         # Angles in float64, rounded once: all positions of a long text lie within a quarter of a turn.
         position = torch.arange(k.shape[-2], dtype=torch.float64, device=q.device).unsqueeze(-1)
-        angle = position * (math.pi / 2 / self.shape.max_positions)
+        angle = position * (math.pi / 2 / self.config.max_positions)
         turn = angle.cos().to(k.dtype), angle.sin().to(k.dtype)
         q, k = (torch.cat([relu(x) * part[: x.shape[-2]] for part in turn], dim=-1) for x in (q, k))
         return q, k

@@ -8,8 +8,8 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from lra.mixers import Attention, Card, Shape, without_padding
-from lra.mixers._softmax import Scale, card_of, scale_of, weigh
+from lra.mixers import Attention, MixerConfig, MixerInfo, without_padding
+from lra.mixers._softmax import Scale, info_of, scale_of, weigh
 
 
 class Linformer(Attention):
@@ -19,22 +19,22 @@ class Linformer(Attention):
         rank: k, the number of projected positions.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Wang et al. 2020, Linformer",
         formula="softmax(Q (Eᵀ K)ᵀ / {root}) Eᵀ V, {rank} columns",
-        time="L k D",
-        linear=True,
-        oracle="linformer 0.2.3; softmax where E = I",
+        complexity="L k D",
+        linear_memory=True,
+        reference="linformer 0.2.3; softmax where E = I",
         deviations=("padding is left out where the model masks it, which Google's code does not do",),
     )
     reads_few = True
 
-    def __init__(self, shape: Shape, *, rank: PositiveInt, scale: Scale) -> None:
-        super().__init__(shape)
-        spread = shape.max_positions**-0.5  # a sum over all positions then keeps the variance of a key
-        self.project_keys = nn.Parameter(torch.randn(1, shape.max_positions, rank) * spread)
-        self.scale = scale_of(shape, scale)
-        self.card = card_of(self, scale, rank=rank)
+    def __init__(self, config: MixerConfig, *, rank: PositiveInt, scale: Scale) -> None:
+        super().__init__(config)
+        spread = config.max_positions**-0.5  # a sum over all positions then keeps the variance of a key
+        self.project_keys = nn.Parameter(torch.randn(1, config.max_positions, rank) * spread)
+        self.scale = scale_of(config, scale)
+        self.info = info_of(self, scale, rank=rank)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         k, v = (self._projected(x, key_mask) for x in (k, v))

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import PositiveInt
 from torch import Tensor
 
-from lra.mixers import Card, Shape
+from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._softmax import Scale
 from lra.mixers._sparse import WIDEST, Blocks, KeyPart, PatternAttention, band
 
@@ -23,20 +23,22 @@ class Local(PatternAttention):
         window: w.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Tay et al. 2021, Long Range Arena",
         formula="softmax(qᵢ Kₛᵀ / {root}) Vₛ, S = {{j: {keys}}}",
-        time="L w D",
-        linear=True,
-        oracle="dense mask; local-attention",
+        complexity="L w D",
+        linear_memory=True,
+        reference="dense mask; local-attention",
         deviations=("a block holds neighbours; Long Range Arena's code, by its reshape, every (L / 50)th position",),
     )
 
-    def __init__(self, shape: Shape, *, kind: Literal["sliding", "block"], window: PositiveInt, scale: Scale) -> None:
+    def __init__(
+        self, config: MixerConfig, *, kind: Literal["sliding", "block"], window: PositiveInt, scale: Scale
+    ) -> None:
         near = f"|i − j| ≤ {window}" if kind == "sliding" else f"⌊j/{window}⌋ = ⌊i/{window}⌋"
-        super().__init__(shape, scale=scale, keys=near)
+        super().__init__(config, scale=scale, keys=near)
         self.sliding = kind == "sliding"
-        self.window = min(window, shape.max_positions)
+        self.window = min(window, config.max_positions)
         self.can_be_causal = self.sliding
 
     def width(self, length: int) -> int:

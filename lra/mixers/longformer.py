@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from lra.mixers import Card, Shape
+from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._softmax import Scale
 from lra.mixers._sparse import WIDEST, Blocks, KeyPart, PatternAttention, band
 
@@ -24,26 +24,26 @@ class Longformer(PatternAttention):
         global_positions: g.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Beltagy et al. 2020, Longformer",
         formula="softmax(qᵢ Kₛᵀ / {root}) Vₛ, S = {{j: {keys}}}",
-        time="L (w + g) D",
-        linear=True,
-        oracle="dense mask; transformers",
+        complexity="L (w + g) D",
+        linear_memory=True,
+        reference="dense mask; transformers",
         deviations=("queries, keys and values of global positions have no projections of their own",),
     )
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         window: Annotated[int, Field(ge=2, multiple_of=2)],
         global_positions: NonNegativeInt,
         scale: Scale,
     ) -> None:
         everywhere = f" or min(i, j) < {global_positions}" if global_positions else ""
-        super().__init__(shape, scale=scale, keys=f"|i − j| ≤ {window // 2}{everywhere}")
-        self.reach = min(window // 2, shape.max_positions)
+        super().__init__(config, scale=scale, keys=f"|i − j| ≤ {window // 2}{everywhere}")
+        self.reach = min(window // 2, config.max_positions)
         self.global_positions = global_positions
 
     def width(self, length: int) -> int:

@@ -14,7 +14,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lra.core.errors import UserError
-from lra.mixers import Card, Shape
+from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._recurrent import SHELL, StateSpace
 
 TWO_SIDED = "the paper is causal; here the same states also run backward, with a C of their own"
@@ -29,19 +29,19 @@ class LinearRecurrentUnit(StateSpace):
         max_phase: upper bound of the initial phase of l.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Orvieto et al. 2023, Resurrecting Recurrent Neural Networks for Long Sequences",
         formula="GELU(Re(C h) + D x) W, hᵢ = λ ⊙ hᵢ₋₁ + γ ⊙ (B xᵢ), λ = exp(−exp(ν) + i exp(θ))",
-        time="L D N",
-        linear=True,
-        oracle="the recurrence in float64; lru-pytorch 0.1.3",
+        complexity="L D N",
+        linear_memory=True,
+        reference="the recurrence in float64; lru-pytorch 0.1.3",
         deviations=SHELL,
     )
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {"state": ("nu", "theta", "log_gamma", "b")}
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         state: PositiveInt,
         r_min: NonNegativeFloat,
@@ -50,15 +50,15 @@ class LinearRecurrentUnit(StateSpace):
     ) -> None:
         if not r_min < r_max < 1:
             raise UserError(f"attention.r_min={r_min}, attention.r_max={r_max}: expected r_min < r_max < 1")
-        super().__init__(shape, state)
-        if not shape.causal:
-            self.card = replace(self.card, deviations=(*self.card.deviations, TWO_SIDED))
+        super().__init__(config, state)
+        if not config.causal:
+            self.info = replace(self.info, deviations=(*self.info.deviations, TWO_SIDED))
         square = r_min**2 + (r_max**2 - r_min**2) * torch.rand(state)  # |l|^2
         self.nu = nn.Parameter((-square.clamp(min=1e-12).log() / 2).log())
         self.theta = nn.Parameter((max_phase * torch.rand(state)).clamp(min=1e-12).log())
         self.log_gamma = nn.Parameter(torch.log1p(-square) / 2)
-        self.b = nn.Parameter(torch.randn(state, shape.dim, 2) * (2 * shape.dim) ** -0.5)
-        self.c = nn.Parameter(torch.randn(shape.dim, self.directions * state, 2) / math.sqrt(state))
+        self.b = nn.Parameter(torch.randn(state, config.dim, 2) * (2 * config.dim) ** -0.5)
+        self.c = nn.Parameter(torch.randn(config.dim, self.directions * state, 2) / math.sqrt(state))
 
     def system(self) -> tuple[Tensor, Tensor, Tensor]:
         rate = torch.complex(-self.nu.exp(), self.theta.exp())

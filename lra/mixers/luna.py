@@ -10,8 +10,8 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from lra.mixers import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
-from lra.mixers._softmax import Scale, card_of, scale_of, weigh
+from lra.mixers import Mixer, MixerConfig, MixerInfo, merge_heads, project_in, project_out, split_heads
+from lra.mixers._softmax import Scale, info_of, scale_of, weigh
 from lra.ops.dropout import Dropout
 
 
@@ -22,12 +22,12 @@ class Luna(Mixer):
         memory: M.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Ma et al. 2021, Luna",
         formula="P′ = softmax(P Kᵀ / {root}) V, Y = softmax(Q K′ᵀ / {root}) V′ with K′, V′ of P′, {memory} rows",
-        time="L M D",
-        linear=True,
-        oracle="explicit loops",
+        complexity="L M D",
+        linear_memory=True,
+        reference="explicit loops",
         deviations=(
             "no dropout on P′ before it is added to P",
             "P keeps its rows where a text is shorter",
@@ -38,20 +38,20 @@ class Luna(Mixer):
     projects_out = True
     reads_few = True
 
-    def __init__(self, shape: Shape, *, memory: PositiveInt, scale: Scale) -> None:
-        super().__init__(shape)
-        self.scale = scale_of(shape, scale)
-        self.card = card_of(self, scale, memory=memory)
-        if shape.layer == 0:
-            self.memory = nn.Parameter(torch.randn(memory, shape.qkv_dim) * shape.qkv_dim**-0.5)
-        self.norm = nn.LayerNorm(shape.qkv_dim)
+    def __init__(self, config: MixerConfig, *, memory: PositiveInt, scale: Scale) -> None:
+        super().__init__(config)
+        self.scale = scale_of(config, scale)
+        self.info = info_of(self, scale, memory=memory)
+        if config.layer == 0:
+            self.memory = nn.Parameter(torch.randn(memory, config.qkv_dim) * config.qkv_dim**-0.5)
+        self.norm = nn.LayerNorm(config.qkv_dim)
         self.pack_query = self._project_memory()
-        self.pack_key = project_in(shape)
-        self.query = project_in(shape)
+        self.pack_key = project_in(config)
+        self.query = project_in(config)
         self.key = self._project_memory()
-        self.out = project_out(shape)
-        self.pack_dropout = Dropout(shape.dropout)
-        self.dropout = Dropout(shape.dropout)
+        self.out = project_out(config)
+        self.pack_dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self._from_earlier: list[Tensor] = []  # one memory [B, M, H Dh] of the pass, or none
         self._to_later: list[Tensor] | None = None
 
@@ -59,12 +59,12 @@ class Luna(Mixer):
         self._from_earlier = earlier._to_later = []
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
-        if self.shape.layer == 0:
+        if self.config.layer == 0:
             memory = self.memory.expand(len(x), -1, -1)
         elif self._from_earlier:
             memory = self._from_earlier.pop()  # a kept one would keep the graph of its pass alive
         else:
-            raise RuntimeError(f"Luna: layer {self.shape.layer} has no memory of the layer before: call follow once")
+            raise RuntimeError(f"Luna: layer {self.config.layer} has no memory of the layer before: call follow once")
         memory = self.norm(memory)
         mask = None if key_mask is None else key_mask[:, None, None, :]
         packed = self._attend(self.pack_query(memory), self.pack_key(x), mask, self.pack_dropout)
@@ -76,8 +76,8 @@ class Luna(Mixer):
 
     def _attend(self, q: Tensor, k: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
         """Attend q [B, n, H Dh] to k [B, m, H Dh], which are the values, too -> [B, n, H Dh]."""
-        q, k = (split_heads(part, self.shape.heads) for part in (q, k))
+        q, k = (split_heads(part, self.config.heads) for part in (q, k))
         return merge_heads(weigh(q, k, k, mask, self.scale, dropout))
 
     def _project_memory(self) -> nn.Linear:
-        return nn.Linear(self.shape.qkv_dim, self.shape.qkv_dim, bias=self.shape.bias)
+        return nn.Linear(self.config.qkv_dim, self.config.qkv_dim, bias=self.config.bias)

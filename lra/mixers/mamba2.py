@@ -13,7 +13,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from lra.mixers import Card, Shape, merge_heads, split_heads
+from lra.mixers import MixerConfig, MixerInfo, merge_heads, split_heads
 from lra.mixers._backend import Backend, Scan
 from lra.mixers._recurrent import DecaySteps, Recurrent
 from lra.ops.convolution import short_convolution
@@ -29,12 +29,12 @@ class Mamba2(Recurrent):
         a_min: see `DecaySteps`; likewise a_max, dt_min and dt_max.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Dao and Gu 2024, Transformers are SSMs",
         formula="norm(y ⊙ swish(U Wz)), yᵢ = Sᵢᵀ Cᵢ + D xᵢ, Sᵢ = exp(−A Δᵢ) Sᵢ₋₁ + Δᵢ Bᵢ xᵢᵀ; x, B, C = swish(conv(U))",
-        time="L D (C + N), chunks of C",
-        linear=True,
-        oracle="the recurrence in float64; flash-linear-attention's naive form",
+        complexity="L D (C + N), chunks of C",
+        linear_memory=True,
+        reference="the recurrence in float64; flash-linear-attention's naive form",
         deviations=(
             "the inner width is that of queries, not twice the model's, and there is one group of B and C",
             "the norm has no weights, which those of the output projection can hold",
@@ -46,7 +46,7 @@ class Mamba2(Recurrent):
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         state: PositiveInt,
         conv: PositiveInt,
@@ -57,14 +57,14 @@ class Mamba2(Recurrent):
         norm_eps: PositiveFloat,
         backend: Backend | None,
     ) -> None:
-        super().__init__(shape, norm_eps=norm_eps)
-        self.query = nn.Linear(shape.dim, state, bias=shape.bias)  # C
-        self.key = nn.Linear(shape.dim, state, bias=shape.bias)  # B
+        super().__init__(config, norm_eps=norm_eps)
+        self.query = nn.Linear(config.dim, state, bias=config.bias)  # C
+        self.key = nn.Linear(config.dim, state, bias=config.bias)  # B
         self.state, self.conv = state, conv
         self.scan = Scan("simple_gla", backend)
-        self.steps = DecaySteps(shape, a_min=a_min, a_max=a_max, dt_min=dt_min, dt_max=dt_max)
-        self.skip = nn.Parameter(torch.ones(shape.heads))
-        channels = shape.qkv_dim + 2 * state
+        self.steps = DecaySteps(config, a_min=a_min, a_max=a_max, dt_min=dt_min, dt_max=dt_max)
+        self.skip = nn.Parameter(torch.ones(config.heads))
+        channels = config.qkv_dim + 2 * state
         self.taps = nn.Parameter((2 * torch.rand(channels, conv) - 1) * conv**-0.5)
         self.taps_bias = nn.Parameter((2 * torch.rand(channels) - 1) * conv**-0.5)
 
@@ -74,8 +74,8 @@ class Mamba2(Recurrent):
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
         x, step = inputs
         x = silu(short_convolution(x, self.taps) + self.taps_bias)
-        c, b, x = x.split([self.state, self.state, self.shape.qkv_dim], dim=-1)
-        x = split_heads(x, self.shape.heads)
+        c, b, x = x.split([self.state, self.state, self.config.qkv_dim], dim=-1)
+        x = split_heads(x, self.config.heads)
         dt, log_decay = self.steps(step, real)
         y = self.scan(causal_product, c.unsqueeze(1), b.unsqueeze(1), x * dt, log_decay.squeeze(-1))
         return y + self.skip[:, None, None] * x

@@ -15,7 +15,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import pad, silu
 
-from lra.mixers import Card, Mixer, Shape, without_padding
+from lra.mixers import Mixer, MixerConfig, MixerInfo, without_padding
 from lra.ops.convolution import convolve_both, convolve_modes, mode_kernel
 from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
@@ -30,12 +30,12 @@ class Mega(Mixer):
         chunk: positions that attend to each other, or None for all; the average reaches beyond.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Ma et al. 2023, Mega",
         formula="σ(X′ Wᵤ) ⊙ (H − X), H = swish(X′ Wₕ + (swish(X′ Wᵣ) ⊙ softmax(Q Kᵀ / √z + b) V) U), X′ = EMA(X)",
-        time="L² D + L D (n + log L)",
-        linear=False,
-        oracle="the averages by a loop and explicit weights; mega-pytorch 0.1.0",
+        complexity="L² D + L D (n + log L)",
+        linear_memory=False,
+        reference="the averages by a loop and explicit weights; mega-pytorch 0.1.0",
         deviations=(
             "no ωX and no swish on X′, which the authors' code has and the paper has not",
             "values are as wide as the model, not twice as wide",
@@ -49,14 +49,18 @@ class Mega(Mixer):
     can_be_causal = True
     one_graph = False
 
-    def __init__(self, shape: Shape, *, averages: PositiveInt, width: PositiveInt, chunk: PositiveInt | None) -> None:
-        super().__init__(shape)
+    def __init__(
+        self, config: MixerConfig, *, averages: PositiveInt, width: PositiveInt, chunk: PositiveInt | None
+    ) -> None:
+        super().__init__(config)
         self.averages, self.width, self.chunk = averages, width, chunk
         self.directions = 1 if self.causal else 2
         if chunk is not None:
-            formula = self.card.formula.replace(" + b) V", f" + b) V in chunks of {chunk}")
-            self.card = replace(self.card, formula=formula, time="L c D + L D (n + log L), chunks of c", linear=True)
-        dim, bias, each = shape.dim, shape.bias, (self.directions, shape.dim, averages)
+            formula = self.info.formula.replace(" + b) V", f" + b) V in chunks of {chunk}")
+            self.info = replace(
+                self.info, formula=formula, complexity="L c D + L D (n + log L), chunks of c", linear_memory=True
+            )
+        dim, bias, each = config.dim, config.bias, (self.directions, config.dim, averages)
         self.keep, self.damp = nn.Parameter(0.2 * torch.randn(each)), nn.Parameter(0.2 * torch.randn(each))
         self.expand, self.reduce = nn.Parameter(0.2 * torch.randn(each)), nn.Parameter(torch.randn(each))
         self.shared = nn.Linear(dim, width, bias=bias)
@@ -65,12 +69,12 @@ class Mega(Mixer):
         self.value, self.reset, self.update, self.by_average = (nn.Linear(dim, dim, bias=bias) for _ in range(4))
         self.by_attention = nn.Linear(dim, dim, bias=False)
         self.bias = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))  # of the distances 1 - reach ... reach - 1
-        self.dropout = Dropout(shape.dropout)
+        self.dropout = Dropout(config.dropout)
 
     @property
     def reach(self) -> int:
         """Number of positions that attend to each other."""
-        return self.shape.max_positions if self.chunk is None else self.chunk
+        return self.config.max_positions if self.chunk is None else self.chunk
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         x = without_padding(x, key_mask)
@@ -91,7 +95,7 @@ class Mega(Mixer):
         c = torch.complex(c, torch.zeros_like(c))  # a half, since modes stand for pairs
         if self.causal:
             return convolve_modes(x, rate[0], c[0])
-        step = math.isqrt(self.shape.max_positions - 1) + 1
+        step = math.isqrt(self.config.max_positions - 1) + 1
         forward, backward = (mode_kernel(rate[way], c[way : way + 1], x.shape[1] + 1, step)[0] for way in (0, 1))
         return convolve_both(x, forward[:, :-1], backward[:, 1:]) + backward[:, 0] * x  # both directions read a token
 

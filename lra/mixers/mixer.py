@@ -8,7 +8,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from lra.mixers import Card, Mixer, Shape, without_padding
+from lra.mixers import Mixer, MixerConfig, MixerInfo, without_padding
 from lra.ops.dropout import Dropout
 
 
@@ -19,19 +19,19 @@ class TokenMixing(Mixer):
         hidden: width of the network.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Tolstikhin et al. 2021, MLP-Mixer",
         formula="W₂ gelu(W₁ X), over positions",
-        time="L D hidden",
-        linear=True,
-        oracle="explicit loops; mlp-mixer-pytorch 0.3.1",
+        complexity="L D hidden",
+        linear_memory=True,
+        reference="explicit loops; mlp-mixer-pytorch 0.3.1",
     )
 
-    def __init__(self, shape: Shape, *, hidden: PositiveInt) -> None:
-        super().__init__(shape)
-        self.hidden = nn.Linear(shape.max_positions, hidden, bias=shape.bias)
-        self.dropout = Dropout(shape.dropout)
-        self.out = nn.Linear(hidden, shape.max_positions, bias=shape.bias)
+    def __init__(self, config: MixerConfig, *, hidden: PositiveInt) -> None:
+        super().__init__(config)
+        self.hidden = nn.Linear(config.max_positions, hidden, bias=config.bias)
+        self.dropout = Dropout(config.dropout)
+        self.out = nn.Linear(hidden, config.max_positions, bias=config.bias)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         length = x.shape[1]

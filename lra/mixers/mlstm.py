@@ -13,7 +13,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad
 
-from lra.mixers import Card, Shape, merge_heads, split_heads
+from lra.mixers import MixerConfig, MixerInfo, merge_heads, split_heads
 from lra.mixers._recurrent import NORM, Recurrent
 from lra.ops.device import cumulative_sum
 from lra.ops.gated_memory import gated_memory
@@ -28,12 +28,12 @@ class Mlstm(Recurrent):
             gates are drawn with standard deviation 0.1.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Beck et al. 2024, xLSTM",
         formula="σ(X Wo) ⊙ norm(h), hᵢ = Cᵢᵀ qᵢ / max(|nᵢᵀ qᵢ|, 1), Cᵢ = fᵢ Cᵢ₋₁ + gᵢ kᵢ vᵢᵀ / √width",
-        time="L D (C + Dh), chunks of C",
-        linear=True,
-        oracle="the recurrence in float64; transformers' mLSTM in chunks",
+        complexity="L D (C + Dh), chunks of C",
+        linear_memory=True,
+        reference="the recurrence in float64; transformers' mLSTM in chunks",
         deviations=(
             "no up-projection, convolution and skip of the xLSTM block",
             "the norm divides by the root mean square, without subtracting a mean",
@@ -44,11 +44,11 @@ class Mlstm(Recurrent):
         ),
     )
 
-    def __init__(self, shape: Shape, *, forget_min: float, forget_max: float, norm_eps: PositiveFloat) -> None:
-        super().__init__(shape, norm_eps=norm_eps)
-        self.gates = nn.Linear(shape.dim, 2 * shape.heads, bias=False)
-        self.input_bias = nn.Parameter(0.1 * torch.randn(shape.heads))
-        self.forget_bias = nn.Parameter(torch.linspace(forget_min, forget_max, shape.heads))
+    def __init__(self, config: MixerConfig, *, forget_min: float, forget_max: float, norm_eps: PositiveFloat) -> None:
+        super().__init__(config, norm_eps=norm_eps)
+        self.gates = nn.Linear(config.dim, 2 * config.heads, bias=False)
+        self.input_bias = nn.Parameter(0.1 * torch.randn(config.heads))
+        self.forget_bias = nn.Parameter(torch.linspace(forget_min, forget_max, config.heads))
 
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         return self.query(x), self.key(x), self.value(x), self.gates(x)
@@ -58,7 +58,7 @@ class Mlstm(Recurrent):
 
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
         """Causal outputs, or the sum of both directions, which share queries, keys and values but not the divisors."""
-        q, k, v = (split_heads(part, self.shape.heads) for part in inputs[:3])
+        q, k, v = (split_heads(part, self.config.heads) for part in inputs[:3])
         log_in, forget = inputs[3].chunk(2, dim=-1)
         log_in = (log_in + self.input_bias).masked_fill(real == 0, -torch.inf).transpose(1, 2)  # [B, H, L]
         log_keep = (logsigmoid(forget + self.forget_bias) * real).transpose(1, 2)
@@ -72,7 +72,7 @@ class Mlstm(Recurrent):
         """Logarithms [B, H, L] of the key's factor, the decay and the least divisor, for states divided by exp(m)."""
         top = largest(log_in.detach(), log_keep.detach())
         log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)
-        return [log_in - top - math.log(self.shape.head_dim) / 2, log_decay, -top]
+        return [log_in - top - math.log(self.config.head_dim) / 2, log_decay, -top]
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
         return gate.sigmoid() * merge_heads(self.normed(y))

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from lra.core.errors import UserError
-from lra.mixers import Attention, Card, Shape, merge_heads, split_heads, without_padding
-from lra.mixers._softmax import Scale, card_of, scale_of
+from lra.mixers import Attention, MixerConfig, MixerInfo, merge_heads, split_heads, without_padding
+from lra.mixers._softmax import Scale, info_of, scale_of
 from lra.ops.device import at_least_float32, full_precision
 
 
@@ -27,36 +27,36 @@ class Nystromformer(Attention):
         conv_kernel: positions, or None for no convolution.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Xiong et al. 2021, Nyströmformer",
         formula="softmax(Q K̃ᵀ / {root}) softmax(Q̃ K̃ᵀ / {root})⁺ softmax(Q̃ Kᵀ / {root}) V{conv}, {landmarks} landmarks",
-        time="L m D + m³ H",
-        linear=True,
-        oracle="nystrom-attention 0.0.14; transformers' NystromformerSelfAttention; softmax where m ≥ L",
+        complexity="L m D + m³ H",
+        linear_memory=True,
+        reference="nystrom-attention 0.0.14; transformers' NystromformerSelfAttention; softmax where m ≥ L",
         deviations=("the pseudo-inverse of a matrix starts from its own norms, not from the batch's largest",),
     )
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         landmarks: PositiveInt,
         iterations: PositiveInt,
         conv_kernel: PositiveInt | None,
         scale: Scale,
     ) -> None:
-        super().__init__(shape)
+        super().__init__(config)
         if conv_kernel is not None and conv_kernel % 2 == 0:
             raise UserError(f"attention.conv_kernel={conv_kernel}: expected an odd number or null")
         self.landmarks = landmarks
         self.iterations = iterations
         self.conv_kernel = conv_kernel
-        self.full_pattern = landmarks >= shape.max_positions
-        self.scale = scale_of(shape, scale)
-        self.card = card_of(self, scale, landmarks=landmarks, conv="" if conv_kernel is None else " + conv(V)")
+        self.full_pattern = landmarks >= config.max_positions
+        self.scale = scale_of(config, scale)
+        self.info = info_of(self, scale, landmarks=landmarks, conv="" if conv_kernel is None else " + conv(V)")
         if conv_kernel is not None:
             size, border = (conv_kernel, 1), (conv_kernel // 2, 0)
-            self.conv = nn.Conv2d(shape.heads, shape.heads, size, padding=border, groups=shape.heads, bias=False)
+            self.conv = nn.Conv2d(config.heads, config.heads, size, padding=border, groups=config.heads, bias=False)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         with full_precision(q.device):
@@ -67,7 +67,7 @@ class Nystromformer(Attention):
 
     def _approximate(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         means = self._segment_means(q, key_mask)
-        landmark_q, landmark_k = (split_heads(means @ merge_heads(x), self.shape.heads) for x in (q, k))
+        landmark_q, landmark_k = (split_heads(means @ merge_heads(x), self.config.heads) for x in (q, k))
         used = (means != 0).any(dim=-1)  # [B, m]
         columns = used[:, None, None, :]
         keys = None if key_mask is None else key_mask[:, None, None, :]

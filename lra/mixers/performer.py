@@ -20,9 +20,9 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn.functional import pad, relu
 
-from lra.mixers import Card, Shape
+from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._kernel import EVAL_DRAW, KernelAttention, exponentials
-from lra.mixers._softmax import Scale, card_of, scale_of
+from lra.mixers._softmax import Scale, info_of, scale_of
 from lra.ops.device import to_device
 from lra.ops.packing import Packed
 
@@ -30,12 +30,12 @@ from lra.ops.packing import Packed
 class Performer(KernelAttention):
     """Attention with M = `features` FAVOR+ or ReLU features."""
 
-    card = Card(
+    info = MixerInfo(
         paper="Choromanski et al. 2021, Rethinking Attention with Performers",
         formula="φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp(W x' − ½|x'|²), x' = x / √{root}",
-        time="L D M, M features",
-        linear=True,
-        oracle="performer-pytorch; softmax attention over many draws",
+        complexity="L D M, M features",
+        linear_memory=True,
+        reference="performer-pytorch; softmax attention over many draws",
         deviations=("no dropout of weights",),
     )
     commutes = True
@@ -45,7 +45,7 @@ class Performer(KernelAttention):
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         kernel: Literal["favor", "relu"],
         features: PositiveInt,
@@ -53,18 +53,18 @@ class Performer(KernelAttention):
         scale: Scale,
         relu_eps: PositiveFloat,
     ) -> None:
-        super().__init__(shape, eps=1e-30)  # for rows without a real key; FAVOR+ has sums of at least 1 unless causal
+        super().__init__(config, eps=1e-30)  # for rows without a real key; FAVOR+ has sums of at least 1 unless causal
         self.kernel = kernel
         self.relu_eps = relu_eps
-        self.scale = scale_of(shape, scale)
-        self.noise_shape = (-(-features // shape.head_dim), shape.head_dim, shape.head_dim)
+        self.scale = scale_of(config, scale)
+        self.noise_shape = (-(-features // config.head_dim), config.head_dim, config.head_dim)
         if kernel == "favor":
             self.redraw_every = redraw_every
-            self.card = card_of(self, scale, "nothing is added to the features (released: 1e-4 to 1e-6)", EVAL_DRAW)
+            self.info = info_of(self, scale, "nothing is added to the features (released: 1e-4 to 1e-6)", EVAL_DRAW)
             self.register_buffer("projection", projection(torch.randn(self.noise_shape), features))
         else:
             formula = f"φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = relu(x) + {relu_eps:g}"
-            self.card = replace(self.card, formula=formula, time="L D Dh", oracle="the explicit L x L weights")
+            self.info = replace(self.info, formula=formula, complexity="L D Dh", reference="the explicit L x L weights")
 
     def draw(self, rng: np.random.Generator) -> None:
         noise = torch.from_numpy(rng.standard_normal(self.noise_shape))

@@ -16,8 +16,8 @@ from pydantic import PositiveInt
 from torch import Tensor
 from torch.nn.functional import embedding, normalize, pad
 
-from lra.mixers import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
-from lra.mixers._softmax import ScaleOrNone, card_of, scale_of
+from lra.mixers import Mixer, MixerConfig, MixerInfo, merge_heads, project_in, project_out, split_heads
+from lra.mixers._softmax import ScaleOrNone, info_of, scale_of
 from lra.ops.device import at_least_float32, full_precision, to_device
 from lra.ops.dropout import Dropout
 
@@ -38,12 +38,12 @@ class Reformer(Mixer):
         redraw_every: training steps per draw of R.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Kitaev et al. 2020, Reformer",
         formula="softmax(Q K̂ᵀ / {root}) V in chunks of {chunk} sorted by LSH buckets, rounds: {hashes}, K̂ = Q / |Q|",
-        time="rounds L (c + L / c) D",
-        linear=True,
-        oracle="explicit loops; reformer-pytorch; transformers",
+        complexity="rounds L (c + L / c) D",
+        linear_memory=True,
+        reference="explicit loops; reformer-pytorch; transformers",
     )
     projects_out = True
 
@@ -51,7 +51,7 @@ class Reformer(Mixer):
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         chunk: PositiveInt,
         hashes: PositiveInt,
@@ -59,18 +59,18 @@ class Reformer(Mixer):
         redraw_every: PositiveInt,
         scale: ScaleOrNone,
     ) -> None:
-        super().__init__(shape)
-        self.query = project_in(shape)
-        self.value = project_in(shape)
-        self.out = project_out(shape)
-        self.dropout = Dropout(shape.dropout)
-        self.chunk = min(chunk, shape.max_positions)
+        super().__init__(config)
+        self.query = project_in(config)
+        self.value = project_in(config)
+        self.out = project_out(config)
+        self.dropout = Dropout(config.dropout)
+        self.chunk = min(chunk, config.max_positions)
         self.within_bucket = within_bucket
         self.redraw_every = redraw_every
-        self.scale = scale_of(shape, scale)
-        self.card = card_of(self, scale, hashes=hashes, chunk=self.chunk)
-        half = -(-shape.max_positions // self.chunk)  # of the buckets, n = 2 L / c
-        self.register_buffer("rotations", torch.randn(shape.heads, shape.head_dim, hashes, half))
+        self.scale = scale_of(config, scale)
+        self.info = info_of(self, scale, hashes=hashes, chunk=self.chunk)
+        half = -(-config.max_positions // self.chunk)  # of the buckets, n = 2 L / c
+        self.register_buffer("rotations", torch.randn(config.heads, config.head_dim, hashes, half))
         self.commutes = half == 1
         self.full_pattern = half == 1 and not within_bucket
 
@@ -79,7 +79,7 @@ class Reformer(Mixer):
         self.rotations.copy_(to_device(drawn, self.rotations.device))
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        q, v = (split_heads(project(x), self.shape.heads) for project in (self.query, self.value))
+        q, v = (split_heads(project(x), self.config.heads) for project in (self.query, self.value))
         return self.out(merge_heads(self.attend(q, v, key_mask)))
 
     def attend(self, q: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:

@@ -16,7 +16,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
-from lra.mixers import Attention, Card, Shape, merge_heads, project_in, without_padding
+from lra.mixers import Attention, MixerConfig, MixerInfo, merge_heads, project_in, without_padding
 from lra.mixers._backend import Backend, Scan
 from lra.mixers.rotary import turn
 from lra.ops.device import at_least_float32, full_precision
@@ -26,12 +26,12 @@ from lra.ops.scan import causal_product
 class Retention(Attention):
     """Attention with exponential decay."""
 
-    card = Card(
+    info = MixerInfo(
         paper="Sun et al. 2023, Retentive Network",
         formula="swish(X Wg) ⊙ norm((Q Kᵀ ⊙ γ^|i-j|) V / √Dh)",
-        time="L D Dh",
-        linear=True,
-        oracle="the explicit decay matrix; flash-linear-attention's naive form",
+        complexity="L D Dh",
+        linear_memory=True,
+        reference="the explicit decay matrix; flash-linear-attention's naive form",
         deviations=(
             "weights begin as PyTorch draws them, without the gains 2^-2.5 of q, k, v, gate and 2^-1 of the output",
             "values and gate are as wide as queries and keys, not twice as wide",
@@ -42,15 +42,15 @@ class Retention(Attention):
 
     log_decay: Tensor  # [H]
 
-    def __init__(self, shape: Shape, *, norm_eps: PositiveFloat, backend: Backend | None) -> None:
-        super().__init__(shape)
-        self.gate = project_in(shape)
+    def __init__(self, config: MixerConfig, *, norm_eps: PositiveFloat, backend: Backend | None) -> None:
+        super().__init__(config)
+        self.gate = project_in(config)
         self.norm_eps = norm_eps
         self.scan = Scan("simple_gla", backend)
-        backwards = () if shape.causal else ("the paper is causal; here a backward pass reads later positions",)
-        deviations = (*self.card.deviations, *backwards)
-        self.card = replace(self.card, scale=shape.head_dim**-0.5, deviations=deviations)
-        log_decay = [math.log1p(-(2.0 ** (-5 - head))) for head in range(shape.heads)]
+        backwards = () if config.causal else ("the paper is causal; here a backward pass reads later positions",)
+        deviations = (*self.info.deviations, *backwards)
+        self.info = replace(self.info, scale=config.head_dim**-0.5, deviations=deviations)
+        log_decay = [math.log1p(-(2.0 ** (-5 - head))) for head in range(config.heads)]
         # Not saved: it follows from the number of heads.
         self.register_buffer("log_decay", torch.tensor(log_decay, dtype=torch.float64), persistent=False)
 

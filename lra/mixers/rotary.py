@@ -8,8 +8,8 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from lra.mixers import Attention, Card, Shape
-from lra.mixers._softmax import Scale, allowed, card_of, scale_of, weigh
+from lra.mixers import Attention, MixerConfig, MixerInfo
+from lra.mixers._softmax import Scale, allowed, info_of, scale_of, weigh
 
 
 class Rotary(Attention):
@@ -19,21 +19,21 @@ class Rotary(Attention):
         base: pair m at position i is rotated by i / base^(2 m / Dh).
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Su et al. 2021, RoFormer",
         formula="softmax(T(Q) T(K)ᵀ / {root}) V, T turns pair m of row i by i / {base:g}^(2m / width)",
-        time="L² D",
-        linear=False,
-        oracle="complex numbers; transformers' rotary embedding",
+        complexity="L² D",
+        linear_memory=False,
+        reference="complex numbers; transformers' rotary embedding",
     )
     can_be_causal = True
     reads_few = True
 
-    def __init__(self, shape: Shape, *, base: PositiveFloat, scale: Scale) -> None:
-        super().__init__(shape)
+    def __init__(self, config: MixerConfig, *, base: PositiveFloat, scale: Scale) -> None:
+        super().__init__(config)
         self.base = base
-        self.scale = scale_of(shape, scale)
-        self.card = card_of(self, scale, base=base)
+        self.scale = scale_of(config, scale)
+        self.info = info_of(self, scale, base=base)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         mask = allowed(q, k, key_mask, self.causal)

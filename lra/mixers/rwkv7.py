@@ -16,7 +16,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, normalize, pad
 
-from lra.mixers import Card, Shape, merge_heads, split_heads
+from lra.mixers import MixerConfig, MixerInfo, merge_heads, split_heads
 from lra.mixers._backend import Backend, Scan
 from lra.mixers._recurrent import Recurrent
 from lra.ops.scan import dplr_delta_rule
@@ -33,12 +33,12 @@ class Rwkv7(Recurrent):
         gate_rank: of that of g.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Peng et al. 2025, RWKV-7 Goose",
         formula="g ⊙ (norm(S r) + (r · (ρ ⊙ k)) v), Sᵢ = Sᵢ₋₁ (diag(wᵢ) − k̂ᵢᵀ (aᵢ ⊙ k̂ᵢ)) + vᵢᵀ kᵢ, tokens shifted",
-        time="L D (C + Dh), chunks of C",
-        linear=True,
-        oracle="the recurrence in float64; flash-linear-attention's naive form",
+        complexity="L D (C + Dh), chunks of C",
+        linear_memory=True,
+        reference="the recurrence in float64; flash-linear-attention's naive form",
         deviations=(
             "values are not mixed with those of the first layer",
             "the projections are in full precision under bf16",
@@ -57,7 +57,7 @@ class Rwkv7(Recurrent):
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         decay_rank: PositiveInt,
         rate_rank: PositiveInt,
@@ -65,8 +65,8 @@ class Rwkv7(Recurrent):
         norm_eps: PositiveFloat,
         backend: Backend | None,
     ) -> None:
-        super().__init__(shape, norm_eps=norm_eps)
-        dim, width = shape.dim, shape.qkv_dim
+        super().__init__(config, norm_eps=norm_eps)
+        dim, width = config.dim, config.qkv_dim
         self.scan = Scan("generalized_delta_rule", backend)
         self.gate = nn.Identity()  # g depends on the token before, hence on the direction
         self.shares = nn.Parameter(torch.rand(6, dim))  # of the token before: for r, w, k, v, a, g
@@ -92,16 +92,16 @@ class Rwkv7(Recurrent):
         r, k, v = self.query(for_r), self.key(for_k), self.value(for_v)
         g, removed, k = self.reveal(for_g), k * self.removal, k * (1 + (a - 1) * self.replacement) * real
         parts = (r, k, v, a, g, removed, log_w)
-        r, k, v, a, g, removed, log_w = (split_heads(part, self.shape.heads) for part in parts)
+        r, k, v, a, g, removed, log_w = (split_heads(part, self.config.heads) for part in parts)
         removed = normalize(removed, dim=-1) * real.unsqueeze(1)
         y = merge_heads(self.scan(partial(dplr_delta_rule, least=LEAST), r, -removed, a * removed, v, log_w, k))
         y = self.by_head(y) * self.norm_weight + self.norm_bias
-        bonus = split_heads(self.bonus.view(1, 1, -1), self.shape.heads)
-        return g * (split_heads(y, self.shape.heads) + (r * k * bonus).sum(dim=-1, keepdim=True) * v)
+        bonus = split_heads(self.bonus.view(1, 1, -1), self.config.heads)
+        return g * (split_heads(y, self.config.heads) + (r * k * bonus).sum(dim=-1, keepdim=True) * v)
 
     def by_head(self, y: Tensor) -> Tensor:
         """Layer norm of every head."""
-        heads = y.unflatten(-1, (self.shape.heads, -1))
+        heads = y.unflatten(-1, (self.config.heads, -1))
         return layer_norm(heads, heads.shape[-1:], eps=self.norm_eps).flatten(-2)
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, glu
 
 from lra.core.errors import UserError
-from lra.mixers import Card, Mixer, Shape, without_padding
+from lra.mixers import Mixer, MixerConfig, MixerInfo, without_padding
 from lra.mixers._recurrent import log_uniform
 from lra.ops.convolution import convolve_both, convolve_few, convolve_modes, mode_kernel
 from lra.ops.device import at_least_float32, full_precision
@@ -36,12 +36,12 @@ class S4D(Mixer):
         output: `glu` projects to twice the width, half of which gates the other; None projects to the width.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Gu et al. 2022, On the Parameterization and Initialization of Diagonal State Space Models",
         formula="GELU(K ∗ x + D x) W, K_l = 2 Re Σₙ Cₙ B̄ₙ exp(l Δ Aₙ)",
-        time="L D (N + log L)",
-        linear=True,
-        oracle="scipy's zero-order hold and simulation; the double sum in float64",
+        complexity="L D (N + log L)",
+        linear_memory=True,
+        reference="scipy's zero-order hold and simulation; the double sum in float64",
         deviations=(
             "a GLU on the output only where attention.output says so",
             "dropout falls on whole channels only where model.dropout_over says so",
@@ -60,7 +60,7 @@ class S4D(Mixer):
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         state: PositiveInt,
         init: Literal["lin", "inv"],
@@ -70,15 +70,15 @@ class S4D(Mixer):
         copies: PositiveInt | None,
         output: Literal["glu"] | None,
     ) -> None:
-        super().__init__(shape)
-        self.copies = copies or shape.dim
-        if shape.dim % self.copies:
-            raise UserError(f"attention.copies={copies} does not divide model.dim={shape.dim}")
+        super().__init__(config)
+        self.copies = copies or config.dim
+        if config.dim % self.copies:
+            raise UserError(f"attention.copies={copies} does not divide model.dim={config.dim}")
         if state % 2:
             raise UserError(f"attention.state={state}: expected an even number, as modes come in conjugate pairs")
         self.state = state
         self.directions = 1 if self.causal else 2
-        dim, modes = shape.dim, state // 2
+        dim, modes = config.dim, state // 2
         frequency = (math.pi if init == "lin" else 1) * torch.arange(modes, dtype=torch.get_default_dtype())
         if init == "inv":
             frequency = state / math.pi * (state / (2 * frequency + 1) - 1)
@@ -87,9 +87,9 @@ class S4D(Mixer):
         self.frequency = nn.Parameter(frequency.repeat(self.copies, 1))  # Im A
         self.c = nn.Parameter(torch.randn(self.directions, dim, modes, 2) * 0.5**0.5)
         self.skip = nn.Parameter(torch.randn(dim))
-        self.dropout = Dropout(shape.dropout, shape.dropout_over)
-        self.gated = output == "glu" and shape.out_proj
-        self.out = nn.Linear(dim, dim * (1 + self.gated), bias=shape.bias) if shape.out_proj else nn.Identity()
+        self.dropout = Dropout(config.dropout, config.dropout_over)
+        self.gated = output == "glu" and config.out_proj
+        self.out = nn.Linear(dim, dim * (1 + self.gated), bias=config.bias) if config.out_proj else nn.Identity()
         self.b = None
         if b is not None:
             ones = torch.tensor([1.0, 0.0]).repeat(self.copies, modes, 1)
@@ -115,12 +115,12 @@ class S4D(Mixer):
 
     def _of_channels(self, copies: Tensor) -> Tensor:
         """[copies, N/2] -> [D, N/2]."""
-        return copies.unsqueeze(1).expand(-1, self.shape.dim // self.copies, -1).flatten(0, 1)
+        return copies.unsqueeze(1).expand(-1, self.config.dim // self.copies, -1).flatten(0, 1)
 
     def kernel(self, length: int) -> Tensor:
         """K [directions, D, length]; its step does not depend on `length`."""
         rate, c = self.modes()
-        return mode_kernel(rate, c, length, math.isqrt(self.shape.max_positions - 1) + 1)
+        return mode_kernel(rate, c, length, math.isqrt(self.config.max_positions - 1) + 1)
 
     def convolve(self, x: Tensor, reads: int | None = None) -> Tensor:
         """Apply both kernels by FFT; a few outputs directly."""

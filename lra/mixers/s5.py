@@ -14,7 +14,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from lra.core.errors import UserError
-from lra.mixers import Card, Shape
+from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._recurrent import SHELL, StateSpace, log_uniform
 
 
@@ -27,12 +27,12 @@ class S5(StateSpace):
         dt_min: steps start log-uniform between dt_min and dt_max.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Smith et al. 2023, Simplified State Space Layers for Sequence Modeling",
         formula="GELU(2 Re(C h) + D x) W, hᵢ = exp(Δ A) ⊙ hᵢ₋₁ + (exp(Δ A) − 1) / A ⊙ (B xᵢ)",
-        time="L D N",
-        linear=True,
-        oracle="the recurrence in float64; s5-pytorch 0.2.1",
+        complexity="L D N",
+        linear_memory=True,
+        reference="the recurrence in float64; s5-pytorch 0.2.1",
         deviations=(
             *SHELL,
             "Re A is minus an exponential, not cut off at −10⁻⁴",
@@ -46,18 +46,24 @@ class S5(StateSpace):
     }
 
     def __init__(
-        self, shape: Shape, *, state: PositiveInt, blocks: PositiveInt, dt_min: PositiveFloat, dt_max: PositiveFloat
+        self,
+        config: MixerConfig,
+        *,
+        state: PositiveInt,
+        blocks: PositiveInt,
+        dt_min: PositiveFloat,
+        dt_max: PositiveFloat,
     ) -> None:
         if state % (2 * blocks):
             raise UserError(f"attention.state={state}: expected a multiple of 2 attention.blocks={2 * blocks}")
-        super().__init__(shape, state // 2)
+        super().__init__(config, state // 2)
         eigenvalues, vectors = hippo_n(state // blocks)
         a, to_modes = torch.tensor(eigenvalues).repeat(blocks), torch.tensor(vectors, dtype=torch.complex64)
         self.log_decay = nn.Parameter((-a.real).log().float())  # of -Re A
         self.frequency = nn.Parameter(a.imag.float())
         self.log_dt = nn.Parameter(log_uniform("dt", dt_min, dt_max, self.modes))
-        b = torch.randn(blocks, state // blocks, shape.dim) * shape.dim**-0.5
-        c = torch.randn(shape.dim, self.directions, blocks, state // blocks) * state**-0.5
+        b = torch.randn(blocks, state // blocks, config.dim) * config.dim**-0.5
+        c = torch.randn(config.dim, self.directions, blocks, state // blocks) * state**-0.5
         self.b = nn.Parameter(torch.view_as_real((to_modes.mH @ b.to(to_modes.dtype)).flatten(0, 1).resolve_conj()))
         self.c = nn.Parameter(torch.view_as_real((c.to(to_modes.dtype) @ to_modes).flatten(1)))
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from lra.core.errors import UserError
-from lra.mixers import Attention, Card, Shape, merge_heads, split_heads, without_padding
+from lra.mixers import Attention, MixerConfig, MixerInfo, merge_heads, split_heads, without_padding
 from lra.ops.device import autocast_dtype, full_precision
 from lra.ops.gram import Moments, product
 from lra.ops.packing import Packed
@@ -41,12 +41,12 @@ class Simple(Attention):
         form: `textbook`, `gram`, or the form with fewer operations (`auto`).
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Yorsh et al. 2022, SimpleTRON",
         formula="Q (Kᵀ V){scale}",
-        time="L D Dh",
-        linear=True,
-        oracle="the quadratic order in float64",
+        complexity="L D Dh",
+        linear_memory=True,
+        reference="the quadratic order in float64",
     )
     can_be_causal = True
     commutes = True
@@ -55,21 +55,21 @@ class Simple(Attention):
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         scale: Literal["length", "valid", "valid_head", "none"],
         dropout_on: Literal["state", "output"],
         form: Literal["auto", "textbook", "gram"],
     ) -> None:
-        super().__init__(shape)
+        super().__init__(config)
         self.scale = scale
         self.form = form
-        if shape.causal and shape.dropout > 0 and dropout_on == "state":
+        if config.causal and config.dropout > 0 and dropout_on == "state":
             raise UserError(
                 "attention.dropout_on=state: causal SimpleAttention has a state for every position; "
                 "use attention.dropout_on=output or model.dropout=0"
             )
-        if shape.causal and form == "gram":
+        if config.causal and form == "gram":
             raise UserError("attention.form=gram: causal SimpleAttention has a state for every position; use auto")
         self.drop_state = dropout_on == "state"
         texts = {
@@ -77,9 +77,9 @@ class Simple(Attention):
             "valid": " / √n, n real positions",
             "valid_head": " / √(n Dh), n real positions",
         }
-        formula = self.card.formula.format(scale=texts.get(scale, "").format(shape.max_positions))
-        number = {"length": shape.max_positions**-0.5, "none": 1.0}.get(scale)
-        self.card = replace(self.card, formula=formula, scale=number)
+        formula = self.info.formula.format(scale=texts.get(scale, "").format(config.max_positions))
+        number = {"length": config.max_positions**-0.5, "none": 1.0}.get(scale)
+        self.info = replace(self.info, formula=formula, scale=number)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
         as_gram = self.form == "gram" or (self.form == "auto" and self._gram_pays(x, reads))
@@ -116,7 +116,7 @@ class Simple(Attention):
 
     def _drop_output(self, y: Tensor) -> Tensor:
         """Apply dropout to y [B, H, L, Dh] by position and channel."""
-        return split_heads(self.dropout(merge_heads(y)), self.shape.heads)
+        return split_heads(self.dropout(merge_heads(y)), self.config.heads)
 
     def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float:
         return self._factor(length, key_mask, self.query.weight.dtype)
@@ -128,11 +128,11 @@ class Simple(Attention):
             state = self._dropped(state)
         x = x[:, :reads]
         if not self._fold_pays(x.shape[1]):
-            query = split_heads(self.query(x.to(self.query.weight)), self.shape.heads)
+            query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)
             y = merge_heads(query @ state)
             return (self.out(y) if self.drop_state else y).to(x.dtype)
         weight, bias = self._fold(state, x.dtype)
-        if self.shape.out_proj and self.drop_state:
+        if self.config.out_proj and self.drop_state:
             weight, bias = product(self.out.weight, weight, x.dtype), self.out(bias)  # type: ignore[arg-type]
         weight = weight.unflatten(1, (len(x), -1)).permute(1, 2, 0)  # [B, D, outputs]
         return torch.baddbmm(bias.to(x.dtype), x, weight.to(x.dtype))
@@ -148,7 +148,7 @@ class Simple(Attention):
         """
         mean, spread = Moments.apply(x, key_mask)
         products = product(self.key.weight, spread.flatten(0, 1).T, x.dtype)
-        heads, width = self.shape.heads, self.shape.head_dim
+        heads, width = self.config.heads, self.config.head_dim
         value = self._heads(self.value.weight).transpose(1, 2)
         state = product(products.view(heads, width * len(x), -1), value, x.dtype)  # [H, Dh B, Dh]
         count = x.shape[1] if key_mask is None else key_mask.sum(dim=1)
@@ -160,42 +160,42 @@ class Simple(Attention):
     def _fold(self, state: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Query projection followed by the state: weight [H Dh, B D] and bias [B, 1, H Dh]."""
         query, rows = self._heads(self.query.weight), state.permute(1, 3, 0, 2).flatten(1, 2)  # [H, Dh B, Dh]
-        weight = product(rows, query, dtype).view(self.shape.qkv_dim, -1)
-        if not self.shape.bias:
-            return weight, query.new_zeros(len(state), 1, self.shape.qkv_dim)
+        weight = product(rows, query, dtype).view(self.config.qkv_dim, -1)
+        if not self.config.bias:
+            return weight, query.new_zeros(len(state), 1, self.config.qkv_dim)
         bias = (rows * self._heads(self.query.bias).unsqueeze(1)).sum(dim=2)  # [H, Dh B]
-        return weight, bias.view(self.shape.qkv_dim, 1, -1).permute(2, 1, 0)
+        return weight, bias.view(self.config.qkv_dim, 1, -1).permute(2, 1, 0)
 
     def _heads(self, parameter: Tensor) -> Tensor:
         """[H Dh, ...] -> [H, Dh, ...]."""
-        return parameter.unflatten(0, (self.shape.heads, -1))
+        return parameter.unflatten(0, (self.config.heads, -1))
 
     def _gram_pays(self, x: Tensor, reads: int | None) -> bool:
         """Compare the products of both forms, per document; an accelerator is bound by its passes over [D, D]."""
         length = x.shape[1]
-        if x.device.type == "cuda" and length < WORTH * self.shape.dim:
+        if x.device.type == "cuda" and length < WORTH * self.config.dim:
             return False
-        dim, inner, head = self.shape.dim, self.shape.qkv_dim, self.shape.head_dim
+        dim, inner, head = self.config.dim, self.config.qkv_dim, self.config.head_dim
         read = length if reads is None else reads
-        out = self.shape.out_proj * dim * inner
+        out = self.config.out_proj * dim * inner
         state, reading = length * (2 * dim * inner + inner * head), read * (dim * inner + inner * head + out)
         gram_state, gram_reading = length * dim * dim + dim * inner * (dim + head), reading
         if self._fold_pays(read):
-            gram_reading = dim * inner * head + out * dim + read * dim * (dim if self.shape.out_proj else inner)
+            gram_reading = dim * inner * head + out * dim + read * dim * (dim if self.config.out_proj else inner)
         return gram_state + gram_reading < state + reading
 
     def _fold_pays(self, read: int) -> bool:
         """True if one weight of query projection and state needs fewer operations than the two in turn, for this many
         positions."""
-        return read > self.shape.dim
+        return read > self.config.dim
 
     def _factor(self, length: int, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor | float:
         """1 / sqrt(...), a number or [B, 1, 1, 1] in `dtype`; at least in fp32, since bf16 has no 257."""
         if self.scale == "none":
             return 1.0
         if self.scale == "length":
-            return self.shape.max_positions**-0.5
-        width = self.shape.head_dim if self.scale == "valid_head" else 1
+            return self.config.max_positions**-0.5
+        width = self.config.head_dim if self.scale == "valid_head" else 1
         if key_mask is None:
             return (length * width) ** -0.5
         valid = key_mask.sum(dim=1).clamp(min=1)

@@ -13,8 +13,8 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from lra.mixers import Attention, Card, Shape
-from lra.mixers._softmax import Scale, card_of, scale_of, weigh
+from lra.mixers import Attention, MixerConfig, MixerInfo
+from lra.mixers._softmax import Scale, info_of, scale_of, weigh
 from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Gumbel
 
@@ -33,19 +33,19 @@ class Sinkhorn(Attention):
         gumbel: add noise to the logits in training.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Tay et al. 2020, Sparse Sinkhorn Attention",
         formula="softmax(Qₙ [Kₙ; Σₘ Pₙₘ Kₘ]ᵀ / {root}) [Vₙ; Σₘ Pₙₘ Vₘ], P = Sinkhorn(exp(R / {temperature:g})), "
         "blocks of {block}",
-        time="L (b + L / b) D",
-        linear=True,
-        oracle="explicit loops; sinkhorn-transformer",
+        complexity="L (b + L / b) D",
+        linear_memory=True,
+        reference="explicit loops; sinkhorn-transformer",
         deviations=("R is made of summed keys, where the paper sums the inputs",),
     )
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         block: PositiveInt,
         iterations: PositiveInt,
@@ -53,17 +53,17 @@ class Sinkhorn(Attention):
         gumbel: bool,
         scale: Scale,
     ) -> None:
-        super().__init__(shape)
-        self.block = min(block, shape.max_positions)
-        blocks = -(-shape.max_positions // self.block)
+        super().__init__(config)
+        self.block = min(block, config.max_positions)
+        blocks = -(-config.max_positions // self.block)
         self.iterations = iterations
         self.temperature = temperature
-        self.scale = scale_of(shape, scale)
-        self.sort = nn.Parameter(torch.randn(shape.heads, shape.head_dim, blocks) * shape.head_dim**-0.5)
+        self.scale = scale_of(config, scale)
+        self.sort = nn.Parameter(torch.randn(config.heads, config.head_dim, blocks) * config.head_dim**-0.5)
         self.noise = Gumbel() if gumbel else nn.Identity()
         self.commutes = self.full_pattern = blocks == 1
-        card = card_of(self, scale, temperature=temperature, block=self.block)
-        self.card = replace(card, linear=block >= LINEAR_FROM)
+        info = info_of(self, scale, temperature=temperature, block=self.block)
+        self.info = replace(info, linear_memory=block >= LINEAR_FROM)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         length = q.shape[2]

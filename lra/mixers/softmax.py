@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lra.mixers import Attention, Card, Shape
-from lra.mixers._softmax import Scale, allowed, card_of, scale_of, weigh
+from lra.mixers import Attention, MixerConfig, MixerInfo
+from lra.mixers._softmax import Scale, allowed, info_of, scale_of, weigh
 from lra.ops.packing import CHUNK, Packed
 
 FORWARD, BACKWARD = torch.ops.aten._flash_attention_forward, torch.ops.aten._flash_attention_backward
@@ -27,12 +27,12 @@ class Softmax(Attention):
         scale: 1/sqrt(Dh) (`head_dim`), or 1/sqrt(H Dh) (`qkv_dim`), as in the SimpleTRON authors' code.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Vaswani et al. 2017, Attention Is All You Need",
         formula="softmax(Q Kᵀ / {root}) V",
-        time="L² D",
-        linear=False,
-        oracle="explicit loops; torch scaled_dot_product_attention",
+        complexity="L² D",
+        linear_memory=False,
+        reference="explicit loops; torch scaled_dot_product_attention",
     )
     can_be_causal = True
     commutes = True
@@ -40,16 +40,16 @@ class Softmax(Attention):
     packs = True
     packs_unpadded = True  # `attend` forms the weights if they have dropout
 
-    def __init__(self, shape: Shape, *, scale: Scale) -> None:
-        super().__init__(shape)
-        self.scale = scale_of(shape, scale)
-        self.card = replace(card_of(self, scale), deviations=(FLASH_DROPOUT,))
+    def __init__(self, config: MixerConfig, *, scale: Scale) -> None:
+        super().__init__(config)
+        self.scale = scale_of(config, scale)
+        self.info = replace(info_of(self, scale), deviations=(FLASH_DROPOUT,))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         return weigh(q, k, v, allowed(q, k, key_mask, self.causal), self.scale, self.dropout)
 
     def can_pack(self, dtype: torch.dtype, device: torch.device) -> bool:
-        return super().can_pack(dtype, device) and has_flash(dtype, device, self.shape.head_dim)
+        return super().can_pack(dtype, device) and has_flash(dtype, device, self.config.head_dim)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
         longest = max(packed.mask.shape[1], CHUNK)

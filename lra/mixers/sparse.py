@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from lra.core.errors import UserError
-from lra.mixers import Card, Shape
+from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._softmax import Scale
 from lra.mixers._sparse import Blocks, Columns, KeyPart, PatternAttention, band
 
@@ -23,19 +23,19 @@ class Sparse(PatternAttention):
         cls_global: position 0 reads all and is read by all, as in Long Range Arena for the CLS.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Child et al. 2019, Sparse Transformers",
         formula="softmax(qᵢ Kₛᵀ / {root}) Vₛ, S = {{j: {keys}}}",
-        time="L (s + c L / s) D",
-        linear=False,
-        oracle="dense mask",
+        complexity="L (s + c L / s) D",
+        linear_memory=False,
+        reference="dense mask",
     )
 
     def __init__(
-        self, shape: Shape, *, stride: PositiveInt, summary: PositiveInt, cls_global: bool, scale: Scale
+        self, config: MixerConfig, *, stride: PositiveInt, summary: PositiveInt, cls_global: bool, scale: Scale
     ) -> None:
         keys = f"⌊j/{stride}⌋ = ⌊i/{stride}⌋ or j mod {stride} ≥ {stride - summary}"
-        super().__init__(shape, scale=scale, keys=keys + " or min(i, j) = 0" * cls_global)
+        super().__init__(config, scale=scale, keys=keys + " or min(i, j) = 0" * cls_global)
         if summary > stride:
             raise UserError(f"attention.summary={summary}: expected at most attention.stride={stride}")
         self.stride = stride

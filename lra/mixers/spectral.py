@@ -23,7 +23,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from scipy.linalg import hadamard
 from torch import Tensor, nn
 
-from lra.mixers import Card, Shape
+from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._kernel import EVAL_DRAW, KernelAttention, exponentials
 from lra.ops.device import to_device
 
@@ -36,16 +36,22 @@ FASTFOOD = "rows N(0, I) over many draws; the explicit product of matrices"
 Samples = Annotated[int, Field(ge=2)]
 
 
-def spectral_card(formula: str, angles: str, oracle: str, time: str = "L D M, M features") -> Card:
-    """Return the card of a class, given RKS or PRF."""
+def spectral_info(formula: str, angles: str, reference: str, complexity: str = "L D M, M features") -> MixerInfo:
+    """Return the description of a class, given RKS or PRF."""
     paper = "Chowdhury et al. 2022, On Learning the Transformer Kernel"
-    return Card(paper=paper, formula=formula.format(angles=angles), time=time, linear=True, oracle=oracle)
+    return MixerInfo(
+        paper=paper,
+        formula=formula.format(angles=angles),
+        complexity=complexity,
+        linear_memory=True,
+        reference=reference,
+    )
 
 
 class Spectrum(nn.Module):
     """Base class of learned distributions of frequencies: a parametrised function of drawn noise.
 
-    `samples` is the m of 1 / sqrt(m); `deviations` lists the differences from the released code for the card.
+    `samples` is the m of 1 / sqrt(m); `deviations` lists the differences from the released code for `info`.
     """
 
     deviations: tuple[str, ...] = ()
@@ -75,15 +81,17 @@ class Spectral(KernelAttention, abstract=True):
 
     Args:
         redraw_every: training steps per draw.
-        settings: further names in the card's formula.
+        settings: further names in the formula.
     """
 
     commutes = True
 
-    def __init__(self, shape: Shape, spectrum: Spectrum, *, redraw_every: int, eps: float, **settings: float) -> None:
-        super().__init__(shape, eps=eps)
-        formula = self.card.formula.format(samples=spectrum.samples, size=spectrum.samples, **settings)
-        self.card = replace(self.card, formula=formula, deviations=(EVERY_DRAW, *spectrum.deviations))
+    def __init__(
+        self, config: MixerConfig, spectrum: Spectrum, *, redraw_every: int, eps: float, **settings: float
+    ) -> None:
+        super().__init__(config, eps=eps)
+        formula = self.info.formula.format(samples=spectrum.samples, size=spectrum.samples, **settings)
+        self.info = replace(self.info, formula=formula, deviations=(EVERY_DRAW, *spectrum.deviations))
         self.spectrum = spectrum
         self.redraw_every = redraw_every
 
@@ -94,8 +102,10 @@ class Spectral(KernelAttention, abstract=True):
 class Rks(Spectral, abstract=True):
     """Random kitchen sinks."""
 
-    def __init__(self, shape: Shape, spectrum: Spectrum, *, smoothing: float, redraw_every: int, eps: float) -> None:
-        super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps, smoothing=smoothing)
+    def __init__(
+        self, config: MixerConfig, spectrum: Spectrum, *, smoothing: float, redraw_every: int, eps: float
+    ) -> None:
+        super().__init__(config, spectrum, redraw_every=redraw_every, eps=eps, smoothing=smoothing)
         self.smoothing = smoothing
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
@@ -107,9 +117,9 @@ class Rks(Spectral, abstract=True):
 class Prf(Spectral, abstract=True):
     """Positive random features, rescaled by factors that cancel in the output and prevent underflow for large x."""
 
-    def __init__(self, shape: Shape, spectrum: Spectrum, *, redraw_every: int, eps: float) -> None:
-        super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
-        self.card = replace(self.card, deviations=(*self.card.deviations, LOG_SHIFTS.format(eps=eps)))
+    def __init__(self, config: MixerConfig, spectrum: Spectrum, *, redraw_every: int, eps: float) -> None:
+        super().__init__(config, spectrum, redraw_every=redraw_every, eps=eps)
+        self.info = replace(self.info, deviations=(*self.info.deviations, LOG_SHIFTS.format(eps=eps)))
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, ...]:  # type: ignore[override]
         omega = self.spectrum.frequencies()
@@ -125,19 +135,19 @@ class GmmRks(Rks):
     E k(x, y) = 2 exp(-|Sigma d|^2 / 2) cos(mu . d) + s^2 with d = x' - y', in the released code's normalisation.
     """
 
-    card = spectral_card(RKS, "x'(Σᵀw ± μ)", CLOSED_FORM)
+    info = spectral_info(RKS, "x'(Σᵀw ± μ)", CLOSED_FORM)
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         samples: PositiveInt,
         smoothing: NonNegativeFloat,
         redraw_every: PositiveInt,
         eps: PositiveFloat,
     ) -> None:
-        spectrum = Mixture(shape.heads, shape.head_dim, samples)
-        super().__init__(shape, spectrum, smoothing=smoothing, redraw_every=redraw_every, eps=eps)
+        spectrum = Mixture(config.heads, config.head_dim, samples)
+        super().__init__(config, spectrum, smoothing=smoothing, redraw_every=redraw_every, eps=eps)
 
 
 class GmmPrf(Prf):
@@ -146,11 +156,13 @@ class GmmPrf(Prf):
     E k(x, y) = exp(mu . t + |exp(sigma / 2) t|^2 / 2 - |x'|^2 - |y'|^2) with t = x' + y'.
     """
 
-    card = spectral_card(PRF, "x'(e^½σ w + μ)", CLOSED_FORM)
+    info = spectral_info(PRF, "x'(e^½σ w + μ)", CLOSED_FORM)
 
-    def __init__(self, shape: Shape, *, samples: PositiveInt, redraw_every: PositiveInt, eps: PositiveFloat) -> None:
-        spectrum = Gaussian(shape.heads, shape.head_dim, samples)
-        super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
+    def __init__(
+        self, config: MixerConfig, *, samples: PositiveInt, redraw_every: PositiveInt, eps: PositiveFloat
+    ) -> None:
+        spectrum = Gaussian(config.heads, config.head_dim, samples)
+        super().__init__(config, spectrum, redraw_every=redraw_every, eps=eps)
 
 
 class FastfoodRks(Rks):
@@ -160,30 +172,35 @@ class FastfoodRks(Rks):
         init: of S, G and B, see `FastFood`.
     """
 
-    card = spectral_card(RKS, "SHGPHB x' / √{size}", FASTFOOD, time="L D Dh")
+    info = spectral_info(RKS, "SHGPHB x' / √{size}", FASTFOOD, complexity="L D Dh")
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         init: Literal["classic", "released"],
         smoothing: NonNegativeFloat,
         redraw_every: PositiveInt,
         eps: PositiveFloat,
     ) -> None:
-        spectrum = FastFood(shape.head_dim, init)
-        super().__init__(shape, spectrum, smoothing=smoothing, redraw_every=redraw_every, eps=eps)
+        spectrum = FastFood(config.head_dim, init)
+        super().__init__(config, spectrum, smoothing=smoothing, redraw_every=redraw_every, eps=eps)
 
 
 class FastfoodPrf(Prf):
     """PRF with the frequencies of `FastfoodRks`, after the released forward pass; the released constructor fails."""
 
-    card = spectral_card(PRF, "SHGPHB x' / √{size}", FASTFOOD, time="L D Dh")
+    info = spectral_info(PRF, "SHGPHB x' / √{size}", FASTFOOD, complexity="L D Dh")
 
     def __init__(
-        self, shape: Shape, *, init: Literal["classic", "released"], redraw_every: PositiveInt, eps: PositiveFloat
+        self,
+        config: MixerConfig,
+        *,
+        init: Literal["classic", "released"],
+        redraw_every: PositiveInt,
+        eps: PositiveFloat,
     ) -> None:
-        super().__init__(shape, FastFood(shape.head_dim, init), redraw_every=redraw_every, eps=eps)
+        super().__init__(config, FastFood(config.head_dim, init), redraw_every=redraw_every, eps=eps)
 
 
 class GenerativeRks(Rks):
@@ -194,11 +211,11 @@ class GenerativeRks(Rks):
         hidden_widths: hidden widths of G in units of Dh.
     """
 
-    card = spectral_card(RKS, "x' G(noise)", "the explicit L x L weights; G layer by layer")
+    info = spectral_info(RKS, "x' G(noise)", "the explicit L x L weights; G layer by layer")
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         samples: Samples,
         noise_width: PositiveFloat,
@@ -207,18 +224,18 @@ class GenerativeRks(Rks):
         redraw_every: PositiveInt,
         eps: PositiveFloat,
     ) -> None:
-        spectrum = Generator(shape.head_dim, samples=samples, noise_width=noise_width, hidden_widths=hidden_widths)
-        super().__init__(shape, spectrum, smoothing=smoothing, redraw_every=redraw_every, eps=eps)
+        spectrum = Generator(config.head_dim, samples=samples, noise_width=noise_width, hidden_widths=hidden_widths)
+        super().__init__(config, spectrum, smoothing=smoothing, redraw_every=redraw_every, eps=eps)
 
 
 class GenerativePrf(Prf):
     """PRF with the frequencies of `GenerativeRks`; see there for the arguments."""
 
-    card = spectral_card(PRF, "x' G(noise)", "the explicit L x L weights; G layer by layer")
+    info = spectral_info(PRF, "x' G(noise)", "the explicit L x L weights; G layer by layer")
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         samples: Samples,
         noise_width: PositiveFloat,
@@ -226,8 +243,8 @@ class GenerativePrf(Prf):
         redraw_every: PositiveInt,
         eps: PositiveFloat,
     ) -> None:
-        spectrum = Generator(shape.head_dim, samples=samples, noise_width=noise_width, hidden_widths=hidden_widths)
-        super().__init__(shape, spectrum, redraw_every=redraw_every, eps=eps)
+        spectrum = Generator(config.head_dim, samples=samples, noise_width=noise_width, hidden_widths=hidden_widths)
+        super().__init__(config, spectrum, redraw_every=redraw_every, eps=eps)
 
 
 class Mixture(Spectrum):

@@ -16,8 +16,8 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from lra.mixers import Card, Mixer, Shape, merge_heads, project_in, project_out, split_heads
-from lra.mixers._softmax import Scale, allowed, card_of, scale_of, weigh
+from lra.mixers import Mixer, MixerConfig, MixerInfo, merge_heads, project_in, project_out, split_heads
+from lra.mixers._softmax import Scale, allowed, info_of, scale_of, weigh
 from lra.ops.dropout import Dropout
 
 
@@ -30,51 +30,51 @@ class Synthesizer(Mixer):
         dot_product: the mixture; without it there are no queries and keys.
     """
 
-    card = Card(
+    info = MixerInfo(
         paper="Tay et al. 2021, Synthesizer",
         formula="softmax({synthetic} + Q Kᵀ / {root}) V",
-        time="L² D",
-        linear=False,
-        oracle="explicit loops; softmax where S = Q Kᵀ / √Dh",
+        complexity="L² D",
+        linear_memory=False,
+        reference="explicit loops; softmax where S = Q Kᵀ / √Dh",
     )
     can_be_causal = True
     projects_out = True
 
     def __init__(
         self,
-        shape: Shape,
+        config: MixerConfig,
         *,
         kind: Literal["factorized", "random", "dense"],
         rank: PositiveInt,
         dot_product: bool,
         scale: Scale,
     ) -> None:
-        super().__init__(shape)
+        super().__init__(config)
         self.kind = kind
         self.dot_product = dot_product
-        self.scale = scale_of(shape, scale)
+        self.scale = scale_of(config, scale)
         synthetic = {"factorized": "A Bᵀ", "random": "R", "dense": "W₂ relu(W₁ X)"}[kind]
         if dot_product:
-            self.card = card_of(self, scale, synthetic=synthetic)
-            self.query = project_in(shape)
-            self.key = project_in(shape)
+            self.info = info_of(self, scale, synthetic=synthetic)
+            self.query = project_in(config)
+            self.key = project_in(config)
         else:
-            self.card = replace(self.card, formula=f"softmax({synthetic}) V")
-        self.value = project_in(shape)
-        self.out = project_out(shape)
-        self.dropout = Dropout(shape.dropout)
+            self.info = replace(self.info, formula=f"softmax({synthetic}) V")
+        self.value = project_in(config)
+        self.out = project_out(config)
+        self.dropout = Dropout(config.dropout)
         # The scores of a table start with variance 1: weights of different sizes, none of them large.
         if kind == "factorized":
-            self.rows = nn.Parameter(torch.randn(shape.heads, shape.max_positions, rank) * rank**-0.25)
-            self.columns = nn.Parameter(torch.randn(shape.heads, shape.max_positions, rank) * rank**-0.25)
+            self.rows = nn.Parameter(torch.randn(config.heads, config.max_positions, rank) * rank**-0.25)
+            self.columns = nn.Parameter(torch.randn(config.heads, config.max_positions, rank) * rank**-0.25)
         elif kind == "random":
-            self.table = nn.Parameter(torch.randn(shape.heads, shape.max_positions, shape.max_positions))
+            self.table = nn.Parameter(torch.randn(config.heads, config.max_positions, config.max_positions))
         else:
-            self.hidden = project_in(shape)
-            self.synthesise = nn.Linear(shape.head_dim, shape.max_positions, bias=shape.bias)
+            self.hidden = project_in(config)
+            self.synthesise = nn.Linear(config.head_dim, config.max_positions, bias=config.bias)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        v = split_heads(self.value(x), self.shape.heads)
+        v = split_heads(self.value(x), self.config.heads)
         mask = allowed(v, v, key_mask, self.causal)
         attend = self._weigh_table if self.kind == "random" else self._weigh_factors
         return self.out(merge_heads(attend(x, v, mask)))
@@ -103,7 +103,7 @@ class Synthesizer(Mixer):
 
     def _dense(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """relu(W1 x) and W2 [B, H, L, Dh]; the bias of W2 is a further column against ones."""
-        q = split_heads(self.hidden(x), self.shape.heads).relu()
+        q = split_heads(self.hidden(x), self.config.heads).relu()
         k = self.synthesise.weight[: x.shape[1]]
         if self.synthesise.bias is not None:
             q = pad(q, (0, 1), value=1.0)
@@ -112,5 +112,5 @@ class Synthesizer(Mixer):
 
     def _query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Scaled queries, and keys [B, H, L, Dh]."""
-        query, key = (split_heads(project(x), self.shape.heads) for project in (self.query, self.key))
+        query, key = (split_heads(project(x), self.config.heads) for project in (self.query, self.key))
         return query * self.scale, key

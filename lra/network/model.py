@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from lra.core.errors import UserError
 from lra.datasets import OF_INPUTS, PADDING, TaskSpec
-from lra.mixers.base import Attention, Mixer, Shape
+from lra.mixers.base import Attention, Mixer, MixerConfig
 from lra.network.architecture import GROUPS, Architecture, Group, belongs
 from lra.network.block import Block
 from lra.network.embedding import Embedding
@@ -36,7 +36,7 @@ class Model(nn.Module):
         masks_padding: the task has padding, and it is masked.
     """
 
-    def __init__(self, attention: Callable[[Shape], Mixer], facts: TaskSpec, architecture: Architecture) -> None:
+    def __init__(self, attention: Callable[[MixerConfig], Mixer], facts: TaskSpec, architecture: Architecture) -> None:
         super().__init__()
         _check(facts, architecture)
         self.architecture = architecture
@@ -52,7 +52,7 @@ class Model(nn.Module):
         self.interaction = architecture.pair_features == "interaction"
         # The order of these parts is the order in which their weights are drawn.
         self.embedding = Embedding(facts, architecture, cls=self.cls)
-        shape = Shape(
+        config = MixerConfig(
             dim=architecture.dim,
             qkv_dim=architecture.qkv_dim,
             heads=architecture.heads,
@@ -66,7 +66,7 @@ class Model(nn.Module):
             layers=architecture.depth,
         )
         self.blocks = nn.ModuleList(
-            Block(attention(replace(shape, layer=layer)), architecture) for layer in range(architecture.depth)
+            Block(attention(replace(config, layer=layer)), architecture) for layer in range(architecture.depth)
         )
         for earlier, later in pairwise(self.blocks):
             if hasattr(later.mixer, "follow"):
@@ -197,9 +197,9 @@ def _check(facts: TaskSpec, architecture: Architecture) -> None:
 def _check_mixer(mixer: Mixer, *, masks: bool, pooling: str) -> None:
     """Raise UserError if the mixer does not support this model."""
     name = type(mixer).__name__
-    if not isinstance(getattr(mixer, "shape", None), Shape):
-        raise UserError(f"{name}: its __init__ does not call super().__init__(shape) with the shape that it is given")
-    if mixer.shape.causal and not mixer.can_be_causal:
+    if not isinstance(getattr(mixer, "config", None), MixerConfig):
+        raise UserError(f"{name}: its __init__ does not call super().__init__(config) with the config that it is given")
+    if mixer.config.causal and not mixer.can_be_causal:
         raise UserError(f"{name} has no causal form, which this task needs: choose another attention")
     if mixer.causal and pooling in ("cls", "first"):
         raise UserError(
@@ -207,5 +207,5 @@ def _check_mixer(mixer: Mixer, *, masks: bool, pooling: str) -> None:
         )
     if masks and pooling != "none" and not mixer.maskable:
         raise UserError(f"{name} cannot mask padding: use model.key_mask=false (protocol=paper) or another attention")
-    if not mixer.shape.out_proj and not mixer.projects_out:
+    if not mixer.config.out_proj and not mixer.projects_out:
         raise UserError(f"{name} has no output projection to leave out: use variant=transformer or simple_resl")

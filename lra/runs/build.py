@@ -11,7 +11,7 @@ from lra.config.settings import Settings
 from lra.core.errors import UserError
 from lra.core.paths import expanded
 from lra.datasets import Place, TaskBuilder, TaskSpec
-from lra.init import Start
+from lra.init import InitialWeights
 from lra.network.architecture import Architecture
 from lra.records.names import seed_folder
 from lra.training.recipe import Pretrain, Recipe, carried
@@ -39,7 +39,7 @@ class System:
     builder: TaskBuilder
     model: "Callable[[TaskSpec], Model]"
     recipe: Recipe
-    start: Start | None
+    start: InitialWeights | None
     parameters: int
     full_pattern: bool
     row: dict[str, str] | None
@@ -76,8 +76,8 @@ def assemble(settings: Settings) -> System:
             f"train.micro_batch={recipe.batch_size}"
         )
     start = settings.start
-    if settings.init is not None and not isinstance(start, Start):
-        raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.Start")
+    if settings.init is not None and not isinstance(start, InitialWeights):
+        raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.InitialWeights")
 
     model = _treated(designed, recipe)
     with configure.blamed("attention", settings.packages):
@@ -170,10 +170,10 @@ def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size:
 
 
 def _row(mixer: "Mixer") -> dict[str, str] | None:
-    """Return name and complexity from the card of a mixer from outside lra; the report knows the others."""
+    """Return name and complexity from the description of a mixer from outside lra; the report knows the others."""
     if type(mixer).__module__.split(".")[0] == "lra":
         return None
-    return {"name": mixer.card.name or type(mixer).__name__, "complexity": f"O({mixer.card.time})"}
+    return {"name": mixer.info.name or type(mixer).__name__, "complexity": f"O({mixer.info.complexity})"}
 
 
 def check_attention(settings: Settings, system: System) -> None:
@@ -182,12 +182,12 @@ def check_attention(settings: Settings, system: System) -> None:
         return
     import torch
 
-    from lra.checks import before_a_run
+    from lra.checks import check_before_run
     from lra.runs.device import device_of
 
     with torch.random.fork_rng(devices=[]):
         model = system.model(system.builder.facts)
-    before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
+    check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
 
 
 def architecture(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lra.checks import before_a_run
+from lra.checks import check_before_run
 from lra.config import configure
 from lra.config.settings import Generate
 from lra.core.console import Parts, say
@@ -216,7 +216,7 @@ def _trainer(job: Job, task: Task, device: str, stop: StopFlag, attempt: Attempt
     torch.set_num_threads(settings.threads or threads_at_hand())
     model = draw_model(system, task, settings.seed)
     attempt.results |= load_initial_weights(job, model, task)
-    if checked := before_a_run(model.blocks[0].mixer, masked=model.masks_padding, device=device):
+    if checked := check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device):
         attempt.results["checked"] = checked
     with stop:  # blocks may be compiled, for minutes
         trainer = trainer_of(job, task, model.to(device), device, attempt.loggers.log)

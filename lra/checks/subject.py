@@ -1,4 +1,4 @@
-"""Test subjects of the laws: new mixers, and documents of a few positions, the smallest first.
+"""What a check tests: new mixers, and documents of a few positions, the smallest first.
 
 Legend: B documents, L positions, D width.
 """
@@ -15,15 +15,15 @@ from torch import Tensor
 
 from lra.core.console import plural
 from lra.core.errors import UserError
-from lra.mixers.base import Mixer, Shape
+from lra.mixers.base import Mixer, MixerConfig
 from lra.ops import dropout
 
 SEED, STEP = 1, 0
 LRA = Path(__file__).parents[1]
 
 
-class Broken(Exception):
-    """A law is broken; the message is what was found, `hint` what to look for."""
+class CheckFailed(Exception):
+    """A check fails; the message is what was found, `hint` what to look for."""
 
     def __init__(self, difference: str, hint: str = "") -> None:
         super().__init__(difference)
@@ -31,22 +31,22 @@ class Broken(Exception):
 
 
 @dataclass
-class Trial:
-    """Mixers and inputs for a law."""
+class Subject:
+    """Mixers and inputs for a check."""
 
-    make: Callable[[Shape], Mixer]
-    shape: Shape
+    make: Callable[[MixerConfig], Mixer]
+    config: MixerConfig
     lengths: tuple[int, ...] = (1, 2, 3, 5, 8, 13)  # of inputs, ascending
     masked: bool = True
     tolerance: float = 1e-5  # relative to the largest output; a mixer may compute in float32
-    case: str = ""  # description of the current inputs; empty until a law uses some
-    note: str = ""  # advice on a mixer that keeps the law
+    case: str = ""  # description of the current inputs; empty until a check uses some
+    note: str = ""  # advice on a mixer that passes
 
     def mixer(self, seed: int = SEED, **changes: Any) -> Mixer:
-        """Construct a mixer in float64, for evaluation; equal at every call with the same seed and shape."""
+        """Construct a mixer in float64, for evaluation; equal at every call with the same seed and settings."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            mixer = self.make(replace(self.shape, **changes))
+            mixer = self.make(replace(self.config, **changes))
         return cast(mixer, torch.float64).eval().requires_grad_()
 
     @cached_property
@@ -63,7 +63,7 @@ class Trial:
         for length in self.lengths:
             if length >= least:
                 self.case = f"{plural(documents, 'document')} of {plural(length, 'position')}"
-                yield values(documents, length, self.shape.dim)
+                yield values(documents, length, self.config.dim)
 
     def difference(self, expected: Tensor, other: Tensor) -> float:
         """Return the largest difference: 0 within the tolerance, infinite if a number is not finite."""
@@ -73,15 +73,15 @@ class Trial:
         return 0.0 if largest <= self.tolerance * expected.abs().max().item() else largest
 
 
-def shape_of(model: Mapping[str, Any], max_positions: int) -> Shape:
-    """Return the shape of the only layer of a configured model. Raises UserError if a key is missing."""
+def config_of(model: Mapping[str, Any], max_positions: int) -> MixerConfig:
+    """Return the settings of the only mixer of a configured model. Raises UserError if a key is missing."""
     keys = ("dim", "qkv_dim", "heads", "dropout", "dropout_over", "out_proj", "attention_bias")
     lacking = [key for key in keys if key not in model]
     if lacking:
         raise UserError(f"model.{lacking[0]}: missing; set +model.{lacking[0]}=..., or choose another variant=...")
     sizes = {key: model[key] for key in keys}
     bias = sizes.pop("attention_bias")
-    return Shape(**sizes, max_positions=max_positions, bias=bias, causal=False, layer=0, layers=1)
+    return MixerConfig(**sizes, max_positions=max_positions, bias=bias)
 
 
 def cast(mixer: Mixer, dtype: torch.dtype) -> Mixer:

@@ -1,4 +1,4 @@
-"""lra-check names the laws that a broken mixer breaks, with the smallest case; no broken mixer trains."""
+"""lra-check names the checks that a broken mixer fails, with the smallest case; no broken mixer trains."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import torch
 from support import Commands, facts, model_of, shape, train_state
 from torch import Tensor
 
-from lra import checks as laws
+from lra import checks
 from lra.cli import check, train
 from lra.core.errors import UserError
 from lra.mixers import Mixer
@@ -22,13 +22,13 @@ THEIRS = '''"""Mixers, each with a fault."""
 import torch
 from torch import Tensor, nn
 
-from lra.mixers import Attention, Card, Mixer
+from lra.mixers import Attention, MixerInfo, Mixer
 
 
 class Sound(Attention):
     """The mean of the values at real positions, or of those up to one's own."""
 
-    card = Card(paper="none", formula="V / L", time="L D", linear=True, oracle="none")
+    info = MixerInfo(paper="none", formula="V / L", complexity="L D", linear_memory=True, reference="none")
     commutes = True
     can_be_causal = True
 
@@ -40,11 +40,11 @@ class Sound(Attention):
 
 
 class Free(Mixer):
-    card, commutes = Sound.card, True
+    info, commutes = Sound.info, True
 
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.inner = nn.Linear(shape.dim, shape.dim)
+    def __init__(self, config):
+        super().__init__(config)
+        self.inner = nn.Linear(config.dim, config.dim)
 
     def forward(self, x, key_mask=None):
         return self.inner(x)
@@ -106,9 +106,9 @@ class InPlace(Free):
 
 
 class KeepsState(Free):
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.register_buffer("seen", torch.zeros(shape.dim))
+    def __init__(self, config):
+        super().__init__(config)
+        self.register_buffer("seen", torch.zeros(config.dim))
 
     def forward(self, x, key_mask=None):
         self.seen = self.seen + x.mean(dim=(0, 1))
@@ -116,18 +116,18 @@ class KeepsState(Free):
 
 
 class Unregistered(Free):
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.gates = [nn.Linear(shape.dim, shape.dim) for _ in range(shape.heads)]
+    def __init__(self, config):
+        super().__init__(config)
+        self.gates = [nn.Linear(config.dim, config.dim) for _ in range(config.heads)]
 
     def forward(self, x, key_mask=None):
         return self.inner(x)
 
 
 class NotInitialised(Free):
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.scale = nn.Parameter(torch.full((shape.dim,), float("nan")))
+    def __init__(self, config):
+        super().__init__(config)
+        self.scale = nn.Parameter(torch.full((config.dim,), float("nan")))
 
     def forward(self, x, key_mask=None):
         return self.inner(x) * self.scale
@@ -177,24 +177,24 @@ def written(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_mixer_is_named(kind: str) -> None:
-    """The laws that it breaks and no others, each with the smallest case; one cause is one message."""
-    trial = laws.Trial(CLASSES[kind], shape(dropout=0.3), lengths=(1, 2, 5))
-    broken = [finding for finding in laws.findings(trial) if finding.verdict == "broken"]
-    assert [finding.law.name for finding in broken] == BROKEN[kind]
+    """The checks that it fails and no others, each with the smallest case; one cause is one message."""
+    subject = checks.Subject(CLASSES[kind], shape(dropout=0.3), lengths=(1, 2, 5))
+    broken = [result for result in checks.run_checks(subject) if result.verdict == "failed"]
+    assert [result.check.name for result in broken] == BROKEN[kind]
     assert "position" in broken[0].case or "made" in broken[0].case
 
 
 def test_unused_projections_are_named() -> None:
-    """They break no law, but count as parameters that nothing trains."""
-    findings = list(laws.findings(laws.Trial(CLASSES["IgnoresKeys"], shape(), lengths=(2,))))
-    assert ["ignores k" in finding.hint for finding in findings if finding.hint] == [True]
-    assert not [finding for finding in findings if finding.verdict == "broken"]
+    """They fail no check, but count as parameters that nothing trains."""
+    results = list(checks.run_checks(checks.Subject(CLASSES["IgnoresKeys"], shape(), lengths=(2,))))
+    assert ["ignores k" in result.hint for result in results if result.hint] == [True]
+    assert not [result for result in results if result.verdict == "failed"]
 
 
 def test_the_command_prints_the_verdicts(cli: Commands) -> None:
     written("WrongShape")
     code, out, err = cli(check.main, "attention=wrongshape", "packages=[theirs]", "lengths=[2]")
-    assert (code, "FAIL  shape" in out, "laws not checked until it is mended" in out, err) == (1, True, True, "")
+    assert (code, "FAIL  shape" in out, "checks not run until it is mended" in out, err) == (1, True, True, "")
 
 
 @pytest.mark.parametrize("kind", ["WrongShape", "IgnoresMask", "NotInitialised"])
@@ -211,19 +211,19 @@ def test_a_causal_form_that_looks_ahead_does_not_train() -> None:
         mixer = CLASSES["LooksAhead"](shape(causal=causal))
         if causal:
             with pytest.raises(UserError, match=r"LooksAhead fails a check: in the causal form"):
-                laws.before_a_run(mixer, masked=False, device="cpu")
+                checks.check_before_run(mixer, masked=False, device="cpu")
         else:
-            assert "the input is not changed" in laws.before_a_run(mixer, masked=False, device="cpu")
+            assert "the input is not changed" in checks.check_before_run(mixer, masked=False, device="cpu")
 
 
-def test_a_sound_mixer_keeps_all_laws_and_trains(cli: Commands) -> None:
+def test_a_sound_mixer_passes_all_checks_and_trains(cli: Commands) -> None:
     written("Sound")
     code, out, _ = cli(check.main, "attention=sound", "packages=[theirs]")
     assert code == 0, out
     assert out.endswith("all checks passed\n")
     assert cli(train.main, *SMOKE, "attention=sound", "packages=[theirs]")[0] == 0
     [record] = [json.loads(path.read_text()) for path in Path("runs").rglob("record.json")]
-    quick = [law.says for law in laws.LAWS if law.quick and law.name != "causality"]
+    quick = [check.claim for check in checks.CHECKS if check.quick and check.name != "causality"]
     assert record["checked"] == quick
     assert record["row"] == {"name": "Sound", "complexity": "O(L D)"}
 
@@ -237,30 +237,30 @@ def theirs_of(model: Model, forward: Callable | None = None) -> Model:
 
 
 @pytest.mark.parametrize("name", ["softmax", "reformer", "luna", "performer"])
-def test_ours_keep_them_and_are_not_tried(name: str) -> None:
-    """With their noise; where the class says that it is somebody else's they are tried, and nothing is drawn."""
+def test_ours_pass_and_are_not_checked(name: str) -> None:
+    """With their noise; where the class says that it is somebody else's they are checked, and nothing is drawn."""
     model = model_of(f"attention={name}", *SIZES, "variant=transformer", "model.key_mask=true", task=facts())
     before = torch.random.get_rng_state()
-    assert laws.before_a_run(model.blocks[0].mixer, masked=True, device="cpu") == []
+    assert checks.check_before_run(model.blocks[0].mixer, masked=True, device="cpu") == []
     weights = train_state(model)
-    kept = laws.before_a_run(theirs_of(model).blocks[0].mixer, masked=True, device="cpu")
-    assert kept == [law.says for law in laws.LAWS if law.quick and law.name != "causality"]
+    passed = checks.check_before_run(theirs_of(model).blocks[0].mixer, masked=True, device="cpu")
+    assert passed == [check.claim for check in checks.CHECKS if check.quick and check.name != "causality"]
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
 
 
 def test_a_mixer_for_one_length_trains_with_a_warning(capfd: pytest.CaptureFixture) -> None:
-    """The laws are checked on documents that are shorter."""
+    """The checks run on documents that are shorter."""
 
     def forward(self: Mixer, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
-        return x.view(len(x), self.shape.max_positions, self.shape.dim)
+        return x.view(len(x), self.config.max_positions, self.config.dim)
 
     model = theirs_of(model_of("attention=softmax", *SIZES, task=facts(max_len=17)), forward)
-    kept = laws.before_a_run(model.blocks[0].mixer, masked=True, device="cpu")
-    assert kept == [laws.LAWS[0].says]
+    passed = checks.check_before_run(model.blocks[0].mixer, masked=True, device="cpu")
+    assert passed == [checks.CHECKS[0].claim]
     [line] = capfd.readouterr().err.splitlines()
     assert re.match(
-        r"Theirs: not checked whether outputs have the shape .* RuntimeError: .* \(.*test_laws.py, line", line
+        r"Theirs: not checked whether outputs have the shape .* RuntimeError: .* \(.*test_checks.py, line", line
     )
 
 

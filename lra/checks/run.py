@@ -1,0 +1,144 @@
+"""Run the correctness checks of mixers on a few short documents.
+
+`lra-check` runs all of them, and the tests run them on the mixers of this package. The quick ones also run before a
+training run with a mixer of the user, since a mixer that fails them trains silently and its scores mean nothing.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from lra.checks import properties
+from lra.checks.subject import CheckFailed, Subject, trained, values, where
+from lra.config.configure import FULL_ERROR, first_line
+from lra.core.console import plural, say
+from lra.core.errors import UserError
+from lra.mixers.base import Mixer
+
+POSITIONS = 13
+
+
+@dataclass(frozen=True)
+class Check:
+    """A property that every mixer must have."""
+
+    name: str
+    claim: str  # the property as a clause
+    test: Callable[[Subject], None]  # raises CheckFailed
+    quick: bool = True  # also run before a training run
+    first: bool = False  # if it fails, the checks after it do not run
+
+
+CHECKS = (
+    Check("weights", "all tensors that a mixer keeps are registered, as weights or buffers", properties.registered),
+    Check("shape", "outputs have the shape and the type of the input or of autocast", properties.shape, first=True),
+    Check("device", "tensors are made on the device of the input", properties.device, quick=False),
+    Check("finite", "outputs are finite, also where all is padding", properties.finite, first=True),
+    Check("input", "the input is not changed", properties.unchanged, first=True),
+    Check("state", "no state is kept between calls", properties.state, first=True),
+    Check("noise", "all noise comes from lra.ops.dropout, and none in evaluation", properties.noise, first=True),
+    Check("rows", "an output depends on its own document alone", properties.rows, first=True),
+    Check("cuts", "a cut of a training batch changes nothing, noise included", properties.cuts),
+    Check("padding", "an output does not depend on padding", properties.padding),
+    Check("causality", "in the causal form an output depends on no later position", properties.causality),
+    Check("order", "it commutes with permutations, where it says so", properties.order, quick=False),
+    Check("graph", "gradients reach the input and every weight that is used", properties.graph, first=True),
+    Check("gradient", "gradients are those of finite differences", properties.differences, quick=False),
+    Check("loading", "saved weights give the same outputs in another mixer", properties.loaded),
+    Check("checkpointing", "gradients are the same under activation checkpointing", properties.recomputed, quick=False),
+)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Result of a check; `skipped` if it does not apply. A failure has the smallest failing inputs and what was found.
+
+    Attributes:
+        case: description of the inputs.
+        evidence: what was found.
+        hint: what to look for.
+        crashed: the mixer raised an error.
+    """
+
+    check: Check
+    verdict: Literal["passed", "failed", "skipped"]
+    case: str = ""
+    evidence: str = ""
+    hint: str = ""
+    crashed: bool = False
+
+    @property
+    def last(self) -> bool:
+        """True if no further checks run: one cause would fail most of them."""
+        return self.crashed or (self.check.first and self.verdict == "failed")
+
+
+def run_checks(subject: Subject, checks: tuple[Check, ...] = CHECKS) -> Iterator[CheckResult]:
+    """Yield the results up to the first failure that stops the others; torch's global generator is not changed."""
+    for check in checks:
+        subject.case = subject.note = ""
+        with torch.random.fork_rng(devices=[]):
+            result = _run(check, subject)
+        yield result
+        if result.last:
+            return
+
+
+def _run(check: Check, subject: Subject) -> CheckResult:
+    try:
+        check.test(subject)
+    except CheckFailed as failure:
+        return CheckResult(check, "failed", subject.case, str(failure), failure.hint)
+    except UserError as error:
+        return CheckResult(check, "failed", subject.case, str(error))
+    except Exception as error:
+        return CheckResult(check, "failed", subject.case, _one_line(error), crashed=True)
+    return CheckResult(check, "passed" if subject.case else "skipped", hint=subject.note)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}{where(error)}"
+
+
+def check_before_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
+    """Return the claims of the quick checks that the mixer passes; a mixer of this package is not checked.
+
+    If the mixer fails on short documents, for example because it takes only one length, a warning says so.
+
+    Raises:
+        UserError: a check fails, or the mixer cannot compute on `device`.
+    """
+    if type(mixer).__module__.split(".")[0] == "lra":
+        return []
+    name, passed = type(mixer).__name__, []
+    checks = tuple(check for check in CHECKS if check.quick)
+    length = min(POSITIONS, mixer.config.max_positions)
+    subject = Subject(lambda config: copy.deepcopy(mixer), mixer.config, lengths=(length,), masked=masked)
+    for number, result in enumerate(run_checks(subject, checks), start=1):
+        claim = result.check.claim
+        if result.crashed:
+            _check_computes(mixer, masked, device)
+            more = f", and {plural(len(checks) - number, 'check')} more" if number < len(checks) else ""
+            say(f"{name}: not checked whether {claim}{more}: {result.evidence}")
+        elif result.verdict == "failed":
+            raise UserError(f"{name} fails a check: {claim} ({result.case}: {result.evidence}); see lra-check")
+        elif result.verdict == "passed":
+            passed.append(claim)
+    return passed
+
+
+def _check_computes(mixer: Mixer, masked: bool, device: str) -> None:
+    """Raise UserError if a forward pass in training fails on documents of the model's own length."""
+    mixer = trained(copy.deepcopy(mixer).to(device), [0])
+    x = values(1, mixer.config.max_positions, mixer.config.dim).float().to(device)
+    mask = torch.ones(x.shape[:2], dtype=torch.bool, device=device) if masked and mixer.maskable else None
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            mixer(x, mask)
+    except UserError:
+        return  # a check reports it
+    except Exception as error:
+        raise UserError(f"{type(mixer).__name__} cannot compute: {_one_line(error)}; {FULL_ERROR}") from error

@@ -1,0 +1,121 @@
+"""Initial weights from a file: those of another run, and the base class, which matches them by name."""
+
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from lra.core.errors import UserError
+from lra.core.files import sha256
+from lra.core.paths import expanded
+from lra.network.architecture import Group, belongs
+from lra.records import record, tensors
+from lra.records.names import WEIGHTS
+
+if TYPE_CHECKING:  # the identity of a finished run needs no torch
+    from torch import Tensor
+
+    from lra.datasets import Task
+    from lra.network.model import Model
+
+NOT_THERE, NOT_WANTED = "not in the file", "not in init.take"
+
+
+class InitialWeights(ABC):
+    """Initial weights from a file; the constructor's keywords are the options in `conf/init/`.
+
+    Args:
+        folder: contains the file of weights.
+        take: groups of weights that must all be there with the right shape, or None to take those that fit.
+    """
+
+    file: ClassVar[str]
+    hint: ClassVar[str]
+
+    def __init__(self, *, folder: str, take: list[Group] | None) -> None:
+        self.folder = folder
+        self.take = take
+
+    @cached_property
+    def path(self) -> Path:
+        """The file of weights."""
+        return expanded(self.folder, "init.folder") / self.file
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the file, which is part of a run's identity."""
+        if not self.path.is_file():
+            raise UserError(f"init.folder: {self.path}: no such file; {self.hint}")
+        return sha256(self.path)
+
+    @abstractmethod
+    def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
+        """Return all weights of the file under this model's names."""
+
+    def load(self, model: "Model", task: "Task") -> dict[str, Any]:
+        """Load the weights into the model; return the digest and what was taken, left with a reason, and unused.
+
+        Raises:
+            UserError: weights of `take` are missing or of another shape, a frozen one is not loaded, or nothing fits.
+        """
+        stored, wanted = self.tensors(model, task), model.state_dict()
+        frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+        taken, left = {}, {}
+        for name, value in wanted.items():
+            reason = self._why_not(name, value, stored)
+            if reason is None:
+                taken[name] = stored[name]
+                continue
+            left[name] = reason
+            if self.take is not None and reason != NOT_WANTED:
+                raise UserError(f"init.take=[{','.join(self.take)}]: {self.path}: {name}: {reason}")
+            if name in frozen:
+                raise UserError(f"train.freeze: {name} would keep its random values: {self.path}: {reason}")
+        if not taken:
+            raise UserError(f"init: {self.path} has no weight that fits the model, by name and shape")
+        model.load_state_dict(taken, strict=False)
+        return {
+            "sha256": self.sha256,
+            "parameters_taken": sum(wanted[name].numel() for name in taken),
+            "taken": _summary(taken),
+            "left": {reason: _summary(name for name in left if left[name] == reason) for reason in left.values()},
+            "unused": _summary(name for name in stored if name not in wanted),
+        }
+
+    def _why_not(self, name: str, value: "Tensor", stored: "dict[str, Tensor]") -> str | None:
+        if self.take is not None and not belongs(name, self.take):
+            return NOT_WANTED
+        if name not in stored:
+            return NOT_THERE
+        there, here = list(stored[name].shape), list(value.shape)
+        return None if there == here else f"shape {there} there, {here} here"
+
+
+class Checkpoint(InitialWeights):
+    """Weights of a run; models share those with equal names and shapes."""
+
+    file = WEIGHTS
+    hint = "train that run with checkpoint.keep=true"
+
+    def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
+        return weights_of_run(self.path)
+
+
+def weights_of_run(path: Path) -> "dict[str, Tensor]":
+    """Return the weights of a run. Raises UserError if its record names another SHA-256."""
+    known = path.with_name(record.NAME)
+    if known.exists():
+        files, digest = record.read(known).get("files") or {}, sha256(path)
+        if files.get(path.name) != digest:
+            raise UserError(
+                f"{path}: its SHA-256 is {digest}, not that in {known}: these are not the weights of that run"
+            )
+    return tensors.read(path)
+
+
+def _summary(names: Iterable[str]) -> dict[str, int]:
+    """Count names without the number of the block."""
+    return dict(Counter(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in names))
