@@ -20,7 +20,7 @@ SCALE = 2  # at which everything is drawn
 ONE = 1 << 30  # of sines and cosines
 LANCZOS = 3  # lobes of the filter on either side
 FULL = 255
-TOUCH = 459  # the sum of two masks that touch: 1.8 x 255
+TOUCH = 459  # two masks touch where their sum is above 1.8 x 255
 
 
 def sines(radians: np.ndarray) -> np.ndarray:
