@@ -87,7 +87,7 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
     model.train()
     model.redraw(settings.seed, 0)
     part = read(split, first, first, spec.max_len)
-    set_keys(model, **how, rows=part.rows)
+    set_keys(model, **how, rows=part.documents)
     began = time.perf_counter()
     with saved_tensors(model.state_dict().values()) as saved:
         loss = summed_loss(*predict(model, part, settings.precision))
