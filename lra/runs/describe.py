@@ -187,7 +187,7 @@ def saved_tensors(excluded: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
 
 
 def random_split(spec: TaskSpec, examples: int, seed: int) -> Split:
-    """Return `examples` random examples of the greatest length; in a task of positions, all of them are scored."""
+    """Return random examples of the maximum length; in tasks that score positions, all positions are scored."""
     rng, length = streams.generator(seed, "check"), spec.max_len
     answers = rng.integers(0, spec.classes, examples if spec.objective == "classify" else examples * length)
     document = {

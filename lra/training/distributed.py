@@ -109,7 +109,7 @@ def first_from_any_rank(value: Value | None) -> Value | None:
 
 
 def pause_all(requested: Paused | None) -> None:
-    """Raise the pause that any rank was asked for, on every rank."""
+    """Raise `Paused` on every rank if any rank was asked to pause."""
     if (pause := first_from_any_rank(requested)) is not None:
         raise pause
 
