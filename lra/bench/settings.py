@@ -32,5 +32,6 @@ class BenchSettings:
     data_dir: str | None
     workers: PositiveInt | None
     packages: list[str]
-    start: ClassVar[None] = None  # weights are drawn
+    init: ClassVar[None] = None  # weights are drawn
+    start: ClassVar[None] = None
     pretrain: ClassVar[None] = None  # nothing is trained before

@@ -166,11 +166,9 @@ class Trainer:
                 if self.is_eval_step():
                     self.evaluate(stop, bar)
                 bar.step(self.step, self.losses[-1], tokens.computed)
-                # All ranks save together, by the clock of rank 0, since `save` reads losses.
-                due = self.step >= rule.step or self.output.checkpoints.due(
-                    self.step, time.monotonic() - self._saved_at
-                )
-                if distributed.all_reduce_sum(due and distributed.is_main()) == [1]:
+                waited = time.monotonic() - self._saved_at
+                due = self.step >= rule.step or self.output.checkpoints.due(self.step, waited)
+                if distributed.all_reduce_sum(due and distributed.is_main()) == [1]:  # on all ranks by rank 0's clock
                     self.save()
                 distributed.pause_all(stop.pending() or limit())
             distributed.pause_all(stop.signalled())  # since the last step
