@@ -138,7 +138,7 @@ def test_a_mistake_in_the_users_code_is_one_line(
 ) -> None:
     arguments = option("_target_: theirs.A\n_partial_: true\n", code)
     monkeypatch.syspath_prepend(".")
-    assert message in one_line(cli, *arguments, "packages=[theirs]")
+    assert message in one_line(cli, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -155,25 +155,16 @@ def test_a_mistake_in_an_option_file_is_one_line(cli: Commands, content: bytes, 
     assert message in one_line(cli, *arguments)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "hydra: {launcher: {x: {_target_: joblib.load, filename: evil}}}",
-        "packages: [joblib]",
-    ],
-)
-def test_an_option_file_sets_no_launcher_code_and_no_packages(
-    cli: Commands, monkeypatch: pytest.MonkeyPatch, content: str
-) -> None:
+def test_an_option_file_sets_no_launcher_code(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     import joblib
 
     monkeypatch.setattr(joblib, "load", lambda **_: pytest.fail("it was run"))
     path = Path("options/experiment/mine.yaml")
     path.parent.mkdir(parents=True)
+    content = "hydra: {launcher: {x: {_target_: joblib.load, filename: evil}}}"
     path.write_text(f"# @package _global_\ndefaults: [smoke, _self_]\n{content}\n")
-    key = re.match(r"(?:hydra: \{)?(\w+)", content)[1]
     arguments = ("--config-dir", "options", "experiment=mine", "describe=true")
-    assert key in one_line(cli, *arguments, "--multirun", "seed=1,2").lower()
+    assert "hydra" in one_line(cli, *arguments, "--multirun", "seed=1,2").lower()
 
 
 def test_a_folder_of_results_that_cannot_be_made(cli: Commands) -> None:

@@ -27,7 +27,7 @@ PROGRAM = re.compile(r"^(?:torchrun .*|python )?(?:-m )?lra[- ](train|prepare|ch
 ELSEWHERE = {  # a command that matches is not composed here, for this reason
     r"lra-(report|new)": "not Hydra's; the examples below run them",
     r"also=mine|attention=mine": "the example of an attention runs it",
-    r"packages=\[my_": "the examples of CONTRIBUTING run it",
+    r"--config-dir my_options": "the examples of CONTRIBUTING run it",
     r"hydra/launcher=(submitit|ray)": "the launcher may be missing; tests/test_launchers.py",
     r"rerun=": "needs a kept run; tests/test_rerun.py",
     r"[A-Z]{3,}|\.\.\.": "has a placeholder",
@@ -93,7 +93,7 @@ def test_the_examples_run(
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
     monkeypatch.syspath_prepend(Path.cwd())
-    [words] = [words for _, words in commands() if f"packages=[{module}]" in words]
+    [words] = [words for _, words in commands() if f"{Path(option).parent}={Path(option).name}" in words]
     sizes = ["model.dim=14", "model.heads=2", "model.depth=1", "model.mlp_dim=11", "threads=1", "out=trained"]
     steps = ["steps=4", "warmup=2", "batch_size=5", "micro_batch=3", "eval_every=2"]
     words = [word for word in words if not word.startswith("train.steps")]
