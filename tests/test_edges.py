@@ -164,7 +164,7 @@ def test_an_option_file_sets_no_launcher_code(cli: Commands, monkeypatch: pytest
     content = "hydra: {launcher: {x: {_target_: joblib.load, filename: evil}}}"
     path.write_text(f"# @package _global_\ndefaults: [smoke, _self_]\n{content}\n")
     arguments = ("--config-dir", "options", "experiment=mine", "describe=true")
-    assert "hydra" in one_line(cli, *arguments, "--multirun", "seed=1,2").lower()
+    assert "key 'x' not in" in one_line(cli, *arguments, "--multirun", "seed=1,2").lower()
 
 
 def test_a_folder_of_results_that_cannot_be_made(cli: Commands) -> None:

@@ -30,7 +30,7 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
         ({"config": {"packages": ["os", "posix"]}}, "its config has packages"),
         ({"config": {"task": None}}, "its config has no task"),
         ({"config": {"task": {"_target_": "os.system", "command": f"touch {MARK}"}}}, "not in a trusted package"),
-        ({"config": {"train": {"steps": "9"}}}, "train.steps=9: should be a valid integer"),
+        ({"config": {"train": {"steps": "9"}}}, "train.batch_size: missing"),
         ({"protocol": "../../.."}, "a path that leads elsewhere"),
         ({"settings": {"../../../x": 1}}, "a path that leads elsewhere"),
         ({"seed": "1"}, "seed: Input should be a valid integer"),
