@@ -29,7 +29,7 @@ from lra.network.model import Model
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, assemble
 from lra.runs.describe import saved_tensors
-from lra.tasks import Place, Split, Task, TaskBuilder, TaskSpec
+from lra.tasks import DataConfig, Split, Task, TaskBuilder, TaskSpec
 from lra.training.batches import micro_batches
 from lra.training.optimizer import Update, update
 from lra.training.recipe import Recipe
@@ -93,7 +93,7 @@ def _settings(*overrides: str) -> dict[str, dict[str, Any]]:
 
 
 def settings(*overrides: str) -> dict[str, dict[str, Any]]:
-    """The parts of a configuration that build a mixer, a model and a recipe, as plain values of one's own."""
+    """A copy of the plain values from which a mixer, a model and a recipe are built."""
     return deepcopy(_settings(*overrides))
 
 
@@ -256,7 +256,7 @@ every_setting = pytest.mark.parametrize(
 """The first setting of every attention; the others are slow tests."""
 
 
-def facts(**changes: object) -> TaskSpec:
+def spec(**changes: object) -> TaskSpec:
     known = {"name": "stub", "version": 1, "vocab_size": 17, "max_len": 11, "classes": 5, "documents": 1}
     return TaskSpec(**{**known, **changes})
 
@@ -270,7 +270,7 @@ def model_of(*overrides: str, task: TaskSpec) -> Model:
 
 def stub_task(examples: int = 23, **changes: object) -> Task:
     """Random documents of random lengths with random labels; validation and test are different draws."""
-    known = facts(**changes)
+    known = spec(**changes)
 
     def split(seed: int) -> Split:
         rng = np.random.default_rng(seed)
@@ -322,16 +322,16 @@ of_real_data = pytest.mark.parametrize("limit", [1_009, pytest.param(None, marks
 """A sample of them by default, all of them in a slow test."""
 
 
-def facts_of(task: TaskSpec) -> dict[str, object]:
+def spec_of(task: TaskSpec) -> dict[str, object]:
     return {field.name: getattr(task, field.name) for field in fields(TaskSpec)}
 
 
-def built_under_one_name(builder: TaskBuilder, at: Place) -> Task:
-    """The facts before the data are prepared, those of the built task, and those afterwards are the same."""
-    before = builder.at(at).facts
+def built_under_one_name(builder: TaskBuilder, at: DataConfig) -> Task:
+    """The spec before the data are prepared, those of the built task, and those afterwards are the same."""
+    before = builder.at(at).spec
     assert not [path for path in at.cache.rglob("manifest.json")]
     task = builder.build(at)
-    assert facts_of(task) == facts_of(before) == facts_of(builder.at(at).facts)
+    assert spec_of(task) == spec_of(before) == spec_of(builder.at(at).spec)
     return task
 
 
@@ -381,9 +381,9 @@ def builder_of(option: str, **changes: object) -> TaskBuilder:
     return configure.build(deepcopy(_task_values(option)) | changes, "task")()
 
 
-def place(cache: Path, data_dir: Path | None = None, workers: int = 1) -> Place:
+def place(cache: Path, data_dir: Path | None = None, workers: int = 1) -> DataConfig:
     """A cache and a data folder, without a progress bar."""
-    return Place(cache=cache, data_dir=data_dir, workers=workers)
+    return DataConfig(cache=cache, data_dir=data_dir, workers=workers)
 
 
 def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:

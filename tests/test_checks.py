@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import Commands, facts, model_of, shape, train_state
+from support import Commands, model_of, shape, spec, train_state
 from torch import Tensor
 
 from lra import checks
@@ -239,7 +239,7 @@ def theirs_of(model: Model, forward: Callable | None = None) -> Model:
 @pytest.mark.parametrize("name", ["softmax", "reformer", "luna", "performer"])
 def test_ours_pass_and_are_not_checked(name: str) -> None:
     """With their noise; where the class says that it is somebody else's they are checked, and nothing is drawn."""
-    model = model_of(f"attention={name}", *SIZES, "variant=transformer", "model.key_mask=true", task=facts())
+    model = model_of(f"attention={name}", *SIZES, "variant=transformer", "model.key_mask=true", task=spec())
     before = torch.random.get_rng_state()
     assert checks.check_before_run(model.blocks[0].mixer, masked=True, device="cpu") == []
     weights = train_state(model)
@@ -255,7 +255,7 @@ def test_a_mixer_for_one_length_trains_with_a_warning(capfd: pytest.CaptureFixtu
     def forward(self: Mixer, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
         return x.view(len(x), self.config.max_positions, self.config.dim)
 
-    model = theirs_of(model_of("attention=softmax", *SIZES, task=facts(max_len=17)), forward)
+    model = theirs_of(model_of("attention=softmax", *SIZES, task=spec(max_len=17)), forward)
     passed = checks.check_before_run(model.blocks[0].mixer, masked=True, device="cpu")
     assert passed == [checks.CHECKS[0].claim]
     [line] = capfd.readouterr().err.splitlines()

@@ -183,7 +183,7 @@ def test_a_mistake_in_a_table_is_one_line(cli: Commands) -> None:
 
 
 def test_a_users_own_values_by_choice(cli: Commands) -> None:
-    """In an attention, a task and a preset; options that derive from ours keep our tables."""
+    """`by_task` works in a user's attention, task and preset; options that derive from ours keep our tables."""
     write(
         {
             "attention/mine": ATTENTION.replace("qkv_dim", "${by_task:{own:head_dim}, qkv_dim}"),

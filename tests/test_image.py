@@ -15,7 +15,7 @@ from lra.core.errors import UserError
 from lra.datasets import hub
 from lra.datasets.groups import held_out, limited
 from lra.reports.published import Published
-from lra.tasks import Place, Split, image
+from lra.tasks import DataConfig, Split, image
 from lra.tasks.image import Image, grey
 
 ROWS = 7  # of the test split
@@ -79,7 +79,7 @@ def test_the_hub_is_read_in_the_official_order(tmp_path: Path, monkeypatch: pyte
         for split, count in (("train", 5 * ROWS), ("test", ROWS))
     }
 
-    def fetched(place: Place, dataset: str, *, split: str, **_: Any) -> list[dict[str, Any]]:
+    def fetched(place: DataConfig, dataset: str, *, split: str, **_: Any) -> list[dict[str, Any]]:
         return [{"img": fromarray(colours), "label": label} for label, colours in rows[split]]
 
     monkeypatch.setattr(hub, "rows", fetched)

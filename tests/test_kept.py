@@ -43,7 +43,7 @@ def test_a_kept_run_is_taken_and_only_new_ones_are_trained(sweep) -> None:
     [kept, new] = read_runs(Path("new"))
     assert (kept.record.kept, new.record.kept) == ("kept", "")
     assert kept.record.test == read_runs(Path("kept"))[0].record.test
-    assert Report(Path("new")).cells.caveats[0][0] == "seed 1 taken from kept"
+    assert Report(Path("new")).cells.footnotes[0].startswith("seed 1 taken from kept")
     mismatches = verify(Path("new"))[1]
     assert [line for line in mismatches if "README" not in line] == []
     assert not list(Path("kept").rglob("record.json")), "it is only read"

@@ -333,31 +333,31 @@ def wandb(here: None, monkeypatch: pytest.MonkeyPatch):
     """Return a function that puts a stand-in where `import wandb` finds it."""
 
     def make(step: int = 0) -> StandIn:
-        stand_in = StandIn(step)
-        monkeypatch.setitem(sys.modules, "wandb", stand_in)
-        return stand_in
+        random_split = StandIn(step)
+        monkeypatch.setitem(sys.modules, "wandb", random_split)
+        return random_split
 
     return make
 
 
 def test_wandb_shows_a_run(wandb) -> None:
-    stand_in = wandb()
+    random_split = wandb()
     assert perform("logger=wandb", "logger.wandb.tags=[mine]") == "finished"
-    options, cell = stand_in.calls["init"], "listops simple/simple (paper)"
+    options, cell = random_split.calls["init"], "listops simple/simple (paper)"
     assert (options["group"], options["name"]) == (cell, f"{cell} seed 1")
     assert options["tags"] == ["listops", "simple", "paper", "mine"]
     assert options["config"].pop("cell")["attention"] == "simple"
     assert options["config"] == json.loads((FOLDER / CONFIG).read_text())
-    assert stand_in.logged == {line["step"]: shown(line) for line in lines_of(FOLDER)}
-    assert stand_in.calls["summary"] == summary_of(FOLDER)
-    assert stand_in.calls["finish"] == {"exit_code": 0}
+    assert random_split.logged == {line["step"]: shown(line) for line in lines_of(FOLDER)}
+    assert random_split.calls["summary"] == summary_of(FOLDER)
+    assert random_split.calls["finish"] == {"exit_code": 0}
 
 
 def test_wandb_gets_names_that_it_allows(wandb, tmp_path: Path) -> None:
-    stand_in, cell = wandb(), Cell("files-" + 200 * "界", "paper", "simple", "simple", {})
+    random_split, cell = wandb(), Cell("files-" + 200 * "界", "paper", "simple", "simple", {})
     job = SimpleNamespace(cell=cell, folder=tmp_path, settings=SimpleNamespace(seed=1, identity={}))
     Wandb(mode="offline", project="lra", entity=None, tags=["mine"]).start(job)
-    options = stand_in.calls["init"]
+    options = random_split.calls["init"]
     assert max(map(len, options["tags"])) == 64
     assert len(options["group"]) == len(options["name"]) == 128
     assert options["config"]["cell"]["task"] == cell.task
@@ -367,10 +367,10 @@ def test_wandb_gets_names_that_it_allows(wandb, tmp_path: Path) -> None:
     ("outcome", "overrides"), [("diverged", ("train.lr=1e30",)), ("75", ("sweep_minutes=0.0001",))]
 )
 def test_a_run_that_did_not_finish_is_not_shown_as_finished(wandb, outcome: str, overrides: tuple[str, ...]) -> None:
-    stand_in = wandb()
+    random_split = wandb()
     assert perform("logger=wandb", *overrides) == outcome
-    assert stand_in.calls["finish"] == {"exit_code": 1}
-    assert "summary" not in stand_in.calls
+    assert random_split.calls["finish"] == {"exit_code": 1}
+    assert "summary" not in random_split.calls
 
 
 def test_a_run_keeps_its_id_sends_what_is_missing_and_is_logged_once(wandb) -> None:

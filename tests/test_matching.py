@@ -157,7 +157,7 @@ def test_without_data_the_other_task_is_named(tmp_path: Path) -> None:
 
 def test_only_the_published_data_have_the_plain_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = folder(tmp_path, official())
-    assert AclMatching(max_length=97, limit=5).facts.name == "acl_matching (length 97, limit 5)"
+    assert AclMatching(max_length=97, limit=5).spec.name == "acl_matching (length 97, limit 5)"
     assert matching(tmp_path, data).name == "matching (31/13/17 examples, length 97)"
     assert matching(tmp_path, data, 4000, limit=5).name == "matching (31/13/17 examples, limit 5)"
     monkeypatch.setattr(Matching, "rows", (31, 13, 17))
@@ -282,8 +282,8 @@ def test_threshold_by_hand(scores: list[float], labels: list[int], threshold: fl
 def test_golden_parameter_counts(task: str, protocol: str, system: str, count: int) -> None:
     """Printed by the authors' notebooks, here from nothing but the names of the options."""
     chosen = (f"task={task}", f"system={system}", f"protocol={protocol}")
-    facts = configure.build(configure.plain(composed(*chosen))["task"], "task")().facts
+    facts = configure.build(configure.plain(composed(*chosen))["task"], "task")().spec
     assert facts.name == task
     with torch.device("meta"):
-        model = model_of(*chosen, task=facts)
+        model = model_of(*chosen, task=spec)
     assert sum(parameter.numel() for parameter in model.parameters()) == count

@@ -572,7 +572,7 @@ def test_a_folder_gives_its_name_however_it_is_written(
     (tmp_path / "fruit" / "inner").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "fruit")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert builder(data).facts.name == "fruit (1000 bytes)"
+    assert builder(data).spec.name == "fruit (1000 bytes)"
 
 
 def test_splits_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

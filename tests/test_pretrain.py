@@ -13,10 +13,10 @@ from support import (
     Commands,
     accumulate,
     composed,
-    facts,
     job_of,
     model_of,
     small_recipe,
+    spec,
     stub_task,
     train_model,
     train_state,
@@ -28,12 +28,12 @@ from lra.config.cell import cell_of
 from lra.config.settings import settings_of
 from lra.core import files
 from lra.core.signals import StopFlag
-from lra.datasets.self_pretraining import facts_of, inputs_of
+from lra.datasets.self_pretraining import inputs_of, spec_of
 from lra.datasets.splits import Pictures
 from lra.init import Checkpoint
 from lra.records import record
 from lra.runs.initial_weights import draw_model, pretrain, trainer_of
-from lra.tasks import PADDING, Place, Split, Task
+from lra.tasks import PADDING, DataConfig, Split, Task
 from lra.training.batches import counts, predict, read, summed_loss
 from lra.training.evaluate import evaluate
 from lra.training.recipe import carried
@@ -45,7 +45,7 @@ SMALL = ("experiment=smoke", "train.steps=4", "train.eval_every=3", "train.warmu
 
 def inputs(task: Task, objective: str = "masked", **changes: object) -> Task:
     options = {"values": False, "share": 0.3, "holdout": 0.2, "seed": 5}
-    return inputs_of(task.train, facts(**vars_of(task)), "stub", objective, **{**options, **changes})
+    return inputs_of(task.train, spec(**vars_of(task)), "stub", objective, **{**options, **changes})
 
 
 def vars_of(task: Task) -> dict[str, object]:
@@ -75,7 +75,7 @@ def test_pictures_are_pretrained_with_the_ids_that_their_task_reads(objective: s
         index=np.arange(count),
         labels=np.zeros(count, np.uint8),
     )
-    known = facts(vocab_size=257, max_len=pixels, fixed_length=True)
+    known = spec(vocab_size=257, max_len=pixels, fixed_length=True)
     for values in (False, True):
         task = inputs_of(pictures, known, "stub", objective, values=values, share=0.3, holdout=0.2, seed=5)
         rows = np.arange(len(task.train))
@@ -90,7 +90,7 @@ def test_pictures_are_pretrained_with_the_ids_that_their_task_reads(objective: s
 def test_the_share_that_is_hidden() -> None:
     """Golden: Philox gives the same bits everywhere. Every step hides others, every evaluation the same."""
     known = {"values": False, "share": 0.15, "holdout": 0.1, "seed": 1}
-    task = inputs_of(documents(200, 101), facts(), "stub", "masked", **known)
+    task = inputs_of(documents(200, 101), spec(), "stub", "masked", **known)
     examples = np.arange(len(task.train))
     counts = [len(task.train.of_step(step).predictions(examples)) for step in (0, 1)]
     assert counts == [2656, 2700]
@@ -205,7 +205,7 @@ def test_no_other_split_and_no_label_is_seen(
     for name in ("clean", "poisoned"):
         cfg = composed(*SMALL, "protocol=strict", "pretrain=masked", f"cache={cache}")
         job = job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, []))
-        task = job.system.builder.build(Place.of(job.settings))
+        task = job.system.builder.build(DataConfig.of(job.settings))
         if name == "poisoned":
             poison = replace(task.test, tokens=np.ones_like(task.test.tokens), labels=task.test.labels[::-1])
             train = replace(task.train, labels=np.zeros_like(task.train.labels))
@@ -301,10 +301,10 @@ def test_a_mistake_is_one_line(cli: Commands, overrides: tuple[str, ...], messag
 def test_language_models_hand_their_blocks_to_classifiers(tmp_path: Path) -> None:
     """Books, then text, by init=checkpoint: another vocabulary, context and head; the blocks are all there."""
     shared = ("attention=softmax", "protocol=strict", "task=text", *TINY)
-    books = facts(vocab_size=19, classes=19, max_len=7, objective="next_token", causal=True)
-    source, target = model_of(*shared, task=books), model_of(*shared, task=facts())
+    books = spec(vocab_size=19, classes=19, max_len=7, objective="next_token", causal=True)
+    source, target = model_of(*shared, task=books), model_of(*shared, task=spec())
     save_file(source.state_dict(), tmp_path / "weights.safetensors")
-    report = Checkpoint(folder=str(tmp_path), take=["mixer", "feed_forward", "norms"]).load(target, facts())
+    report = Checkpoint(folder=str(tmp_path), take=["mixer", "feed_forward", "norms"]).load(target, spec())
     for name, value in source.state_dict().items():
         if name.startswith(("blocks.", "final_norm.")):
             assert torch.equal(target.state_dict()[name], value), name
@@ -317,13 +317,13 @@ def test_next_tokens_are_learned_from_what_is_before() -> None:
     starts = np.arange(count) % 5
     tokens = ((starts[:, None] + np.arange(length)) % 5 + 1).astype(np.uint8)
     split = replace(documents(count, length), tokens=tokens.ravel())
-    task = inputs_of(split, facts(), "stub", "next", values=False, share=0.1, holdout=0.2, seed=1)
-    assert (task.causal, facts_of(facts(), "next", values=False).vocab_size) == (True, 17)
+    task = inputs_of(split, spec(), "stub", "next", values=False, share=0.1, holdout=0.2, seed=1)
+    assert (task.causal, spec_of(spec(), "next", values=False).vocab_size) == (True, 17)
     torch.manual_seed(1)
     model = model_of(*TINY, "protocol=strict", "attention=linear", "model.dropout=0", task=task)
     recipe = small_recipe(
         steps=60, eval_every=60, batch_size=16, micro_batch=16, warmup=5, schedule="constant", lr=0.02
     )
     assert train_model(model, task, recipe, seed=1).last["loss"] < 0.5 * math.log(17)
-    final = model_of(*TINY, "protocol=strict", "attention=linear", task=facts())
+    final = model_of(*TINY, "protocol=strict", "attention=linear", task=spec())
     assert carried(model.state_dict(), 17).keys() == {n for n in final.state_dict() if not n.startswith("head.")}

@@ -247,9 +247,9 @@ def test_splits_and_seeds_differ(built: tuple[Probe, Task], cache: Path) -> None
 def test_names_contain_unpublished_options() -> None:
     published = {"length": 64, "pairs": 4, "vocabulary": 8_192}
     sizes = {"train_size": 100_000, "val_size": 3_000, "test_size": 3_000}
-    assert probe("mqar", **published | sizes).facts.name == "mqar (length 64, pairs 4)"
-    assert probe("mqar").facts.name == "mqar (length 46, pairs 3-7, vocabulary 38, 211/53/67 examples)"
-    assert probe("compress", causal=False).facts.name.endswith("211/53/67 examples, two-sided)")
+    assert probe("mqar", **published | sizes).spec.name == "mqar (length 64, pairs 4)"
+    assert probe("mqar").spec.name == "mqar (length 46, pairs 3-7, vocabulary 38, 211/53/67 examples)"
+    assert probe("compress", causal=False).spec.name.endswith("211/53/67 examples, two-sided)")
 
 
 def trick(name: str, examples: list[Row]) -> tuple[str, list[float]]:
@@ -282,7 +282,7 @@ def test_baselines_by_loops(built: tuple[Probe, Task]) -> None:
         title, chances = trick(builder.name, rows(task.test))
         expected[title] = np.mean(chances)
     if builder.name == "word_problem":
-        assert ((builder.guesses(task) == task.test.labels) == chances).all()
+        assert ((builder.baseline_predictions(task) == task.test.labels) == chances).all()
     assert task.baselines == pytest.approx({name: 100 * share for name, share in expected.items()})
 
 

@@ -229,14 +229,14 @@ def test_runs_that_differ_in_more_than_a_table_shows_are_refused(tmp_path: Path,
 
 
 def test_fitted_baselines_may_differ_between_machines_and_inexact_resumes_are_noted(tmp_path: Path) -> None:
-    """The table has the best of them."""
+    """The table shows the best result of a fitted baseline."""
     for seed, value in ((1, 76.316), (2, 76.372), (3, 76.328)):
         path = put(tmp_path, seed, 37.0, baselines={"majority class": 17.05, "bag of words": value})
         change(path, **({"inexact": ["threads: 1, then 2"]} if seed == 2 else {}))
     cells = Report(tmp_path).cells
     assert cells[cells.system == "bag of words"]["mean"].tolist() == [76.372]
-    [caveats] = cells[cells.kind == "system"].caveats
-    assert "1 of 3 seeds resumed under other conditions (resume=inexact)" in caveats
+    [footnotes] = cells[cells.kind == "system"].footnotes
+    assert "1 of 3 seeds resumed under other conditions (resume=inexact)" in footnotes
 
 
 def test_a_setting_that_is_swept_may_differ(tmp_path: Path) -> None:
@@ -435,12 +435,12 @@ def test_a_system_has_its_colour_in_every_report(folder: Path, tmp_path_factory:
     alone = tmp_path_factory.mktemp("alone")
     put(alone, 1, 37.0)
     put(alone, 1, 36.0, variant="simple_res")
-    few, many = figures.styles_of(Report(alone).cells), figures.styles_of(Report(folder).cells)
+    few, many = figures.styles_of(Report(alone).columns), figures.styles_of(Report(folder).columns)
     assert few["Simple"]["color"] == many["Simple"]["color"]
     every = [row for row in Report(alone).published.rows() if row.attention]
     for row in every:
         put(alone, 2, 35.0, attention=row.attention, variant=row.variant)
-    styles = figures.styles_of(Report(alone).cells)
+    styles = figures.styles_of(Report(alone).columns)
     assert styles["Simple"]["color"] == few["Simple"]["color"]
     for kind in ("linestyle", "marker"):
         assert len({(style["color"], style[kind]) for style in styles.values()}) == len(every)
@@ -453,8 +453,9 @@ def test_curves_in_colour_include_the_transformer_and_all_variants_of_simple(tmp
     for variant in ("simple", "simple_res", "simple_resl"):
         put(tmp_path, 1, 20.0, variant=variant)
     put(tmp_path, 1, 21.0, **softmax())
-    shown = figures.highlighted(Report(tmp_path).cells)
-    assert {"Transformer", "Simple", "Simple-Res", "Simple-ResL", "Sinkhorn Trans."} <= set(shown)
+    [column] = Report(tmp_path).columns
+    shown = figures.highlighted(column)
+    assert {"Transformer", "Simple", "Simple-Res", "Simple-ResL", "Sinkhorn Trans."} <= shown
     assert len(shown) == 9 and "Linear ELU" not in shown
 
 

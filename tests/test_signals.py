@@ -128,6 +128,6 @@ def test_a_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
     for _ in range(2):
         with files.hold(path, 0):
             assert str(tmp_path) in files.holder(path)
-            with pytest.raises(files.Held, match=tmp_path.name), files.hold(path, 0.1):
+            with pytest.raises(files.Locked, match=tmp_path.name), files.hold(path, 0.1):
                 pass
         assert files.holder(path) is None

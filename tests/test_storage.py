@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import facts, place
+from support import place, spec
 
 from lra.core.errors import UserError
 from lra.datasets.cache import MANIFEST, Writer, prepared
@@ -26,7 +26,7 @@ Make = Callable[[dict[str, Writer], Path], Any]
 def stored(cache: Path, make: Make, *, raw: Any = None, **kind: Any) -> Task:
     """The task `stub`, whose examples `make` writes."""
     identity = {"task": "stub", "raw": raw}
-    return prepared(place(cache), facts(**kind), identity, make, lambda splits: {"one": float(len(splits["train"]))})
+    return prepared(place(cache), spec(**kind), identity, make, lambda splits: {"one": float(len(splits["train"]))})
 
 
 def build(cache: Path, log: Path, examples: int = 5) -> Task:
@@ -70,12 +70,12 @@ def test_examples_agree_with_the_facts(
         writers["train"].add(4, np.array([1, 16 - bool(kind)]))
         writers["val"].add(label, np.array(tokens))
 
-    with pytest.raises(UserError, match=f"stub: val has the {message} by the task's facts"):
+    with pytest.raises(UserError, match=f"stub: val has the {message} by the task's spec"):
         stored(tmp_path, make, **kind)
 
 
 def test_many_examples_at_once_agree_with_the_facts(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, "test", facts())
+    writer = Writer(tmp_path, "test", spec())
     writer.extend(np.arange(1, 8), np.array([3, 4]), np.array([0, 4]))
     with pytest.raises(UserError, match="test has the label 5, expected 0 to 4"):
         writer.extend(np.arange(1, 8), np.array([3, 4]), np.array([0, 5]))
@@ -148,7 +148,7 @@ def test_a_document_is_stored_once(tmp_path: Path) -> None:
             writers[split].add(1, c, a)
         return "made up"
 
-    known = facts(documents=2)
+    known = spec(documents=2)
     task = prepared(place(tmp_path), known, {"task": "stub"}, make, lambda splits: {}, validates_on_test=True)
     assert task.train.tokens.tolist() == [3, 1, 2]
     expected = [[0, 0, 0], [3, 1, 0], [3, 1, 0], [2, 0, 0], [2, 0, 0], [0, 0, 0]]
@@ -268,6 +268,6 @@ def test_a_baseline_that_is_not_finite_is_left_out(tmp_path: Path, capfd: pytest
         return "made up"
 
     values = {"good": np.float32(50), "bad": float("nan"), "worse": np.inf}
-    task = prepared(place(tmp_path), facts(), {"task": "stub"}, make, lambda _: values)
+    task = prepared(place(tmp_path), spec(), {"task": "stub"}, make, lambda _: values)
     assert (task.baselines, task.best_baseline) == ({"good": 50.0}, ("good", 50.0))
     assert "stub: the baseline 'bad' is nan; it is left out" in capfd.readouterr().err

@@ -225,16 +225,16 @@ def test_the_tokens_of_a_training_include_its_pretraining() -> None:
         assemble(settings_of(composed("experiment=smoke", *more)))
         for more in ((), ("pretrain=masked", "pretrain.train.steps=30", "pretrain.train.warmup=3"))
     )
-    facts = without.builder.facts
+    spec = without.builder.spec
     assert settings_of(composed("sweep.tokens=10000000000000")).sweep["tokens"] == 10**13, "as many as Table 1 reads"
-    assert sweep_time.training_tokens(without) == without.recipe.steps * 8 * facts.documents * facts.max_len
-    assert sweep_time.training_tokens(also) == (without.recipe.steps + 30) * 8 * facts.documents * facts.max_len
+    assert sweep_time.training_tokens(without) == without.recipe.steps * 8 * spec.documents * spec.max_len
+    assert sweep_time.training_tokens(also) == (without.recipe.steps + 30) * 8 * spec.documents * spec.max_len
 
 
 def test_a_sweep_above_max_hours_stops_in_its_first_run_and_goes_on_later(
     cli: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_time, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(sweep_time, "MIN_SECONDS", 0.0)
     code, _, err = cli(train.main, *SMOKE, "seed=1,2", "max_hours=1e-9")
     assert code == 2, err
     assert "max_hours=1e-09" in err
@@ -245,8 +245,8 @@ def test_a_sweep_above_max_hours_stops_in_its_first_run_and_goes_on_later(
 
 
 def test_max_hours_stops_a_sweep_of_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_time, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(sweep_time, "MIN_SECONDS", 0.0)
     cfg = composed("experiment=smoke", "sweep.tokens=10000000000000", "max_hours=1e-9")
     time = sweep_time.SweepTime(job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, [])))
-    steps = sweep_time.LEAST_STEPS
+    steps = sweep_time.MIN_STEPS
     assert [bool(time.on_step()) for _ in range(steps + 1)] == [False] * steps + [True]

@@ -15,7 +15,7 @@ from support import built_under_one_name, composed, of_real_data, place
 from lra.core.errors import UserError
 from lra.datasets import hub, readers
 from lra.datasets.groups import held_out, limited
-from lra.tasks import Place, Split, Task, text
+from lra.tasks import DataConfig, Split, Task, text
 from lra.tasks.text import Text
 
 Reviews = dict[str, list[tuple[int, str]]]
@@ -74,7 +74,7 @@ def built(folder: Path, reviews: Reviews, **changes: Any) -> Task:
 def test_every_source_of_the_same_data_has_the_same_digest(
     tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def from_hub(at: Place, dataset: str, *, split: str, **_: str) -> list[dict[str, Any]]:
+    def from_hub(at: DataConfig, dataset: str, *, split: str, **_: str) -> list[dict[str, Any]]:
         return [{"text": review, "label": label} for label, review in reviews[split]]
 
     tasks = []
@@ -100,12 +100,12 @@ def test_a_prepared_task_is_not_read_again(tmp_path: Path, reviews: Reviews, mon
 def test_a_data_folder_that_is_none_is_refused(tmp_path: Path, data_dir: str) -> None:
     settings = SimpleNamespace(cache=str(tmp_path), data_dir=data_dir, workers=1)
     with pytest.raises(UserError, match="^data_dir=.*: no such folder"):
-        Place.of(settings, lambda done, total: None)
+        DataConfig.of(settings, lambda done, total: None)
 
 
 def test_only_the_published_data_are_called_text(tmp_path: Path, reviews: Reviews) -> None:
-    assert imdb(max_length=4000, validation="holdout").facts.name == "text"
-    assert imdb(max_length=1000, limit=300).facts.name == "text (length 1000, limit 300)"
+    assert imdb(max_length=4000, validation="holdout").spec.name == "text"
+    assert imdb(max_length=1000, limit=300).spec.name == "text (length 1000, limit 300)"
     few = {"train": reviews["train"][:23], "test": reviews["test"][:19]}
     assert built(tmp_path, few, max_length=4000).name == "text (23/19 examples)"
 

@@ -10,10 +10,10 @@ from test_own_code import edit, scaffold
 
 import lra
 from lra.cli import train
-from lra.datasets import Place, Task
+from lra.datasets.task import DataConfig, Task
 from lra.records.names import PREDICTIONS, WEIGHTS
 from lra.runs.build import assemble
-from lra.tasks.listops.trees import WORDS
+from lra.tasks._listops_trees import WORDS
 
 TINY = ("experiment=smoke", "train.steps=6", "train.eval_every=2", "train.warmup=2", "train.batch_size=5")
 SIZES = ("train.micro_batch=5", "model.dropout=0.1", "out=o")
@@ -25,7 +25,7 @@ def trained(cli: Commands, *words: str) -> tuple[Path, Task]:
     """Train a run and return its folder and its data."""
     assert cli(train.main, *TINY, *SIZES, *words)[0] == 0
     run = lra.compose(*TINY, *SIZES, *words)
-    return run.folder, assemble(run.settings).builder.build(Place.of(run.settings))
+    return run.folder, assemble(run.settings).builder.build(DataConfig.of(run.settings))
 
 
 def numbers(model: object, examples: list) -> list[int]:

@@ -5,7 +5,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from support import facts, settings, shape, small_recipe, stub_task, train_state, train_step
+from support import settings, shape, small_recipe, spec, stub_task, train_state, train_step
 from torch import Tensor, nn
 
 from lra.checks import Subject, run_checks
@@ -77,7 +77,7 @@ def made(kind: type[Mixer], protocol: str) -> Model:
     model = settings("attention=softmax", "variant=transformer", f"protocol={protocol}")["model"]
     return Model(
         kind,
-        facts(),
+        spec(),
         Architecture(
             **model | {"dim": 12, "qkv_dim": 12, "heads": 3, "mlp_dim": 7, "depth": 2, "attention_bias": True}
         ),

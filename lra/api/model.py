@@ -10,7 +10,7 @@ import torch
 from lra.config import configure
 from lra.core import code
 from lra.core.errors import UserError
-from lra.datasets import Split, TaskBuilder, TaskSpec
+from lra.datasets.task import Split, TaskBuilder, TaskSpec
 from lra.init.weights import weights_of_run
 from lra.records.names import RECORD, TOKENIZER, WEIGHTS
 from lra.records.record import RunRecord
@@ -95,9 +95,9 @@ class TrainedModel:
                 part = read(split, np.arange(count), *piece)
                 logits, _ = predict(self.module, part, precision)
                 if not (finite := logits.isfinite().all(dim=-1)).all():
-                    numbers = part.places[~finite.cpu().numpy()].tolist()
+                    numbers = part.indices[~finite.cpu().numpy()].tolist()
                     raise UserError(f"examples {numbers} (from 0): outputs of the model are NaN or infinite")
-                probabilities[part.places] = logits.double().softmax(dim=-1).cpu().numpy()
+                probabilities[part.indices] = logits.double().softmax(dim=-1).cpu().numpy()
         return [self._named(row) for row in probabilities]
 
     def _named(self, row: np.ndarray) -> Prediction:

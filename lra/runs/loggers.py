@@ -20,7 +20,7 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest
 from lra.core.names import shortened
-from lra.datasets import best_baseline
+from lra.datasets.task import best_baseline
 from lra.records.runs import read_kept
 from lra.runs.build import Job
 

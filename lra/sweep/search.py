@@ -16,7 +16,7 @@ from lra.config.rates import SYSTEM, System
 from lra.core.console import plural, say
 from lra.core.errors import FAILED, UserError
 from lra.core.files import write_atomic
-from lra.datasets import TaskBuilder
+from lra.datasets.task import TaskBuilder
 from lra.records.names import RECORD
 from lra.records.record import RunRecord
 from lra.records.runs import Run, read_runs
@@ -33,8 +33,7 @@ def check(builder: TaskBuilder) -> None:
     """Raise UserError if the task validates on its test split: a search would select on it."""
     if getattr(builder, "validates_on_test", False):
         raise UserError(
-            f"{builder.facts.name} validates on its test split, which a search must not use; "
-            "set task.validation=holdout"
+            f"{builder.spec.name} validates on its test split, which a search must not use; set task.validation=holdout"
         )
 
 
