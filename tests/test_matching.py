@@ -282,8 +282,8 @@ def test_threshold_by_hand(scores: list[float], labels: list[int], threshold: fl
 def test_golden_parameter_counts(task: str, protocol: str, system: str, count: int) -> None:
     """Printed by the authors' notebooks, here from nothing but the names of the options."""
     chosen = (f"task={task}", f"system={system}", f"protocol={protocol}")
-    facts = configure.build(configure.plain(composed(*chosen))["task"], "task")().spec
-    assert facts.name == task
+    spec = configure.build(configure.plain(composed(*chosen))["task"], "task")().spec
+    assert spec.name == task
     with torch.device("meta"):
         model = model_of(*chosen, task=spec)
     assert sum(parameter.numel() for parameter in model.parameters()) == count
