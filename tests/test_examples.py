@@ -25,7 +25,9 @@ def blocks(path: Path, language: str) -> list[str]:
 
 PROGRAM = re.compile(r"^(?:torchrun .*|python )?(?:-m )?lra[- ](train|prepare|check|bench|report|new)\b(.*)$")
 # Not Hydra's commands, options that the examples below write, launchers that may be missing, kept runs, placeholders.
-ELSEWHERE = r"lra-(report|new)|also=mine|attention=mine|--config-dir my_options|hydra/launcher=(submitit|ray)|rerun=|[A-Z]{3,}|\.\.\."
+ELSEWHERE = (
+    r"lra-(report|new)|also=mine|attention=mine|--config-dir|hydra/launcher=(submitit|ray)|rerun=|[A-Z]{3,}|\.\.\."
+)
 
 
 def command_lines() -> Iterator[str]:
