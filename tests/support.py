@@ -106,7 +106,7 @@ WITH_KERNELS = [
 
 def maker(name: str, *overrides: str) -> Callable[[MixerConfig], Mixer]:
     """Return the factory of the mixers that `attention=name` configures."""
-    return configure.build(deepcopy(_attention(f"attention={name}", *overrides)), "attention", [], supplied=1)
+    return configure.build(deepcopy(_attention(f"attention={name}", *overrides)), "attention", supplied=1)
 
 
 @cache
@@ -265,7 +265,7 @@ def spec(**changes: object) -> TaskSpec:
 
 def model_of(*overrides: str, task: TaskSpec) -> Model:
     cfg = settings(*overrides)
-    attention = configure.build(cfg["attention"], "attention", [], supplied=1)
+    attention = configure.build(cfg["attention"], "attention", supplied=1)
     configure.check(Architecture, cfg["model"], "model.")
     return Model(attention, task, Architecture(**cfg["model"]))
 
@@ -380,7 +380,7 @@ def _task_values(option: str) -> dict[str, Any]:
 
 def builder_of(option: str, **changes: object) -> TaskBuilder:
     """The task of an option in conf/task, with some of its values changed."""
-    return configure.build(deepcopy(_task_values(option)) | changes, "task", [])()
+    return configure.build(deepcopy(_task_values(option)) | changes, "task")()
 
 
 def place(cache: Path, data_dir: Path | None = None, workers: int = 1) -> DataConfig:

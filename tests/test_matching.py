@@ -282,7 +282,7 @@ def test_threshold_by_hand(scores: list[float], labels: list[int], threshold: fl
 def test_golden_parameter_counts(task: str, protocol: str, system: str, count: int) -> None:
     """Printed by the authors' notebooks, here from nothing but the names of the options."""
     chosen = (f"task={task}", f"system={system}", f"protocol={protocol}")
-    spec = configure.build(configure.plain(composed(*chosen))["task"], "task", [])().spec
+    spec = configure.build(configure.plain(composed(*chosen))["task"], "task")().spec
     assert spec.name == task
     with torch.device("meta"):
         model = model_of(*chosen, task=spec)

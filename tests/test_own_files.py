@@ -52,7 +52,7 @@ def written(path: Path, rows: Rows) -> Path:
 
 
 def builder(data: object, **changes: object) -> Files:
-    return configure.build({**VALUES, "data": data, **changes}, "task", [])()
+    return configure.build({**VALUES, "data": data, **changes}, "task")()
 
 
 def task_of(folder: Path, data: object, **changes: object) -> Task:
