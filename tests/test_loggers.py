@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import record
 from lra.records.names import CONFIG, METRICS
-from lra.runs.loggers import grouped, log_finished, loggers_of
+from lra.runs.loggers import grouped, loggers_of
 from lra.runs.run import run
 
 FOLDER = Path("runs/listops/paper/simple/simple/seed1")
@@ -311,17 +310,3 @@ def test_a_run_keeps_its_id_sends_what_is_missing_and_is_logged_once(wandb) -> N
     again = wandb()
     assert perform("logger=all") == "skipped"
     assert again.calls == {}
-
-
-def test_a_finished_run_is_logged_once_for_a_logger_that_did_not_see_it(sweep: Path, tmp_path: Path) -> None:
-    cfg = composed("experiment=smoke", "logger=tensorboard", f"out={tmp_path}")
-    job = job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, []))
-    shutil.copytree(sweep / FOLDER, job.folder, ignore=shutil.ignore_patterns("events*", "wandb"))
-    log_finished(job)
-    written = {*job.folder.glob("events*")}
-    log_finished(job)
-    assert written == {*job.folder.glob("events*")}
-    events = EventAccumulator(str(job.folder)).Reload()
-    steps = [line["step"] for line in lines_of(sweep / FOLDER)]
-    assert [event.step for event in events.Scalars("val/accuracy")] == steps
-    assert events.Scalars("test/accuracy")[0].value == pytest.approx(summary_of(sweep / FOLDER)["test/accuracy"])
