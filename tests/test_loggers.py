@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import record
 from lra.records.names import CONFIG, METRICS
-from lra.runs.loggers import grouped, log_finished, loggers_of
+from lra.runs.loggers import grouped, loggers_of
 from lra.runs.run import run
 
 FOLDER = Path("runs/listops/paper/simple/simple/seed1")
@@ -165,7 +164,7 @@ def test_results_do_not_depend_on_loggers_and_no_key_is_written(sweep: Path) -> 
     ("override", "message"),
     [
         ("+logger.wandb.projekt=x", "logger.wandb.projekt: unknown key; did you mean 'project'"),
-        ("logger.wandb._target_=os.system", "logger.wandb._target_=os.system: not in a trusted package"),
+        ("logger.wandb._target_=os.system", "logger.wandb._target_=os.system: expected a class"),
         ("+logger.mine=3", "logger.mine: expected options with a _target_, got 3"),
     ],
 )
@@ -225,7 +224,7 @@ def test_a_logger_that_fails_decides_nothing(monkeypatch: pytest.MonkeyPatch, ca
         f"+logger.{method}={{_target_: own_loggers.Own, breaks: {method}, error: {error}}}"
         for method, error in breaks.items()
     ]
-    assert perform(*words, "packages=[own_loggers]") == "finished"
+    assert perform(*words) == "finished"
     lines = [line for line in capfd.readouterr().err.splitlines() if "logger Own." in line]
     assert [line.split("Own.")[1].split(" ")[0] for line in lines] == ["start", "log", "finish"]
     calls = Path("called").read_text().splitlines()
@@ -311,17 +310,3 @@ def test_a_run_keeps_its_id_sends_what_is_missing_and_is_logged_once(wandb) -> N
     again = wandb()
     assert perform("logger=all") == "skipped"
     assert again.calls == {}
-
-
-def test_a_finished_run_is_logged_once_for_a_logger_that_did_not_see_it(sweep: Path, tmp_path: Path) -> None:
-    cfg = composed("experiment=smoke", "logger=tensorboard", f"out={tmp_path}")
-    job = job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, []))
-    shutil.copytree(sweep / FOLDER, job.folder, ignore=shutil.ignore_patterns("events*", "wandb"))
-    log_finished(job)
-    written = {*job.folder.glob("events*")}
-    log_finished(job)
-    assert written == {*job.folder.glob("events*")}
-    events = EventAccumulator(str(job.folder)).Reload()
-    steps = [line["step"] for line in lines_of(sweep / FOLDER)]
-    assert [event.step for event in events.Scalars("val/accuracy")] == steps
-    assert events.Scalars("test/accuracy")[0].value == pytest.approx(summary_of(sweep / FOLDER)["test/accuracy"])

@@ -52,7 +52,7 @@ def written(path: Path, rows: Rows) -> Path:
 
 
 def builder(data: object, **changes: object) -> Files:
-    return configure.build({**VALUES, "data": data, **changes}, "task", [])()
+    return configure.build({**VALUES, "data": data, **changes}, "task")()
 
 
 def task_of(folder: Path, data: object, **changes: object) -> Task:
@@ -192,47 +192,9 @@ def test_a_split_with_hidden_labels_is_passed_over(tmp_path: Path, capfd: pytest
     assert "sst2: test is not read, its labels are hidden" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("mark", "hidden"), [("-1", True), ("", True), ("no", False)])
-def test_labels_are_hidden_if_they_are_unknown_in_train(mark: str, hidden: bool, tmp_path: Path) -> None:
-    folder = tmp_path / "fruit"
-    written(folder / "train.csv", [{"text": f"text {n}", "label": n % 2 - 1} for n in range(30)])
-    written(folder / "test.csv", [{"text": f"text {n}", "label": mark} for n in range(5)])
-    if mark == "no":
-        with pytest.raises(UserError, match=r"test.csv:2: label 'no' of test does not occur in train"):
-            task_of(tmp_path, folder)
-        return
-    task = task_of(tmp_path, folder)
-    assert len(task.test) == (5 if mark == "-1" else 2), "-1 is a class of train"
-
-
 def test_rows_without_a_label_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     task_of(tmp_path, written(tmp_path / "fruit.jsonl", [*ROWS, *({"text": f"{n}", "label": None} for n in range(3))]))
     assert "fruit: 3 rows of train are not read, they have no label" in capfd.readouterr().err.splitlines()
-
-
-def test_every_arrow_format_is_read(tmp_path: Path) -> None:
-    import pyarrow as pa
-    from pyarrow import feather
-
-    table = pa.Table.from_pylist(ROWS)
-    feather.write_feather(table, tmp_path / "fruit.feather", compression="lz4")
-    digests = set()
-    for name, writer in (("file.arrow", pa.ipc.new_file), ("stream.arrow", pa.ipc.new_stream)):
-        with writer(str(tmp_path / name), table.schema) as file:
-            file.write_table(table, max_chunksize=7)
-    for name in ("file.arrow", "stream.arrow", "fruit.feather"):
-        digests.add(task_of(tmp_path, tmp_path / name).digest)
-    assert digests == {task_of(tmp_path, written(tmp_path / "fruit.jsonl", ROWS)).digest}
-
-
-def test_hidden_files_are_passed_over(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
-    folder = tmp_path / "fruit"
-    for name in ("train/part-0.csv", "test.csv"):
-        path = written(folder / name, ROWS)
-        path.with_name(f"._{path.name}").write_bytes(b"\x00\x05\x16\x07\xff")
-    (folder / "train" / "notes.txt").touch()
-    assert len(task_of(tmp_path, folder).test) == len(ROWS)
-    assert "fruit: files not read: train/notes.txt" in capfd.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize("name", ["a.json", "A.JSON", "a.json.gz", "a.jsonl"])
@@ -278,31 +240,11 @@ def test_labels_that_look_alike_are_refused_unless_they_are_exact(pair: tuple[st
     assert sorted(ordered(labels, exact=True)) == sorted(pair)
 
 
-@pytest.mark.parametrize("pair", [("1093485739202306048", "1093485739202306049"), ("-1", "1"), ("v3.1", "v3.10")])
-def test_labels_that_differ_are_kept(pair: tuple[str, str]) -> None:
-    assert ordered(dict.fromkeys(pair, "x.csv:2"), exact=False) == sorted(pair)
-
-
 def test_more_classes_are_an_option(tmp_path: Path) -> None:
     path = written(tmp_path / "fruit.csv", [{"text": f"text {n}", "label": f"author {n % 12}"} for n in range(240)])
     with pytest.raises(UserError, match=r"fruit.csv:13: more than 11 different labels; .* task.max_classes=N"):
         task_of(tmp_path, path, max_classes=11)
     assert task_of(tmp_path, path, max_classes=12).classes == 12
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_is_taken_off_both_ends(side: str, tmp_path: Path) -> None:
-    plain = written(tmp_path / "ids.jsonl", IDS)
-    rows = []
-    for row in IDS:
-        padding = [9] * (300 - len(row["input_ids"]))
-        ids = padding + row["input_ids"] if side == "left" else row["input_ids"] + padding
-        rows.append({"input_ids": ids, "label": row["label"]})
-    padded, options = written(tmp_path / "padded.jsonl", rows), {"text": "input_ids", "tokens": "ids"}
-    assert task_of(tmp_path, padded, **options, padding=9).digest == task_of(tmp_path, plain, **options).digest
-    if side == "left":
-        with pytest.raises(UserError, match=r"^padded: all \d+ inputs of train are equal in their first 200 tokens"):
-            task_of(tmp_path, padded, **options, max_length=200)
 
 
 @pytest.mark.parametrize(
@@ -482,37 +424,6 @@ def test_a_malformed_file_is_named_by_line(name: str, tmp_path: Path, monkeypatc
     assert not list(tmp_path.rglob("manifest.json"))
 
 
-@pytest.mark.parametrize(("end", "gap", "quote"), [(".csv", ",", ""), (".csv", ",", '"'), (".tsv", "\t", "")])
-def test_a_mark_at_the_beginning_is_no_text(end: str, gap: str, quote: str, tmp_path: Path) -> None:
-    lines = [f"{quote}{number % 2}{quote}{gap}text {number}\n" for number in range(29)]
-    digests = set()
-    for name, mark, columns in [("marked", "\ufeff", None), ("plain", "", None), ("bare", "\ufeff", ["label", "text"])]:
-        path = tmp_path / f"{name}{end}"
-        path.write_text(mark + ("" if columns else f"label{gap}text\n") + "".join(lines))
-        digests.add(task_of(tmp_path, path, columns=columns).digest)
-    assert len(digests) == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"columns": ["text", "label"]}, "x.csv:1: a header"),
-        ({"columns": ["text", "text", "label"]}, "x.csv: two columns have one name"),
-        ({"columns": ["text", "other"]}, "x.csv:1: no column 'label'"),
-        ({"label": "lable"}, "x.csv:2: no column 'lable', found Text, LABEL; "),
-        ({"text2": "second"}, "x.csv:2: no column 'second'"),
-    ],
-)
-def test_columns_that_do_not_fit_are_named(
-    options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("x.csv").write_text("Text, LABEL\na,1\nb,0\n")
-    with pytest.raises(UserError) as error:
-        task_of(tmp_path, "x.csv", **options)
-    assert str(error.value).startswith(said)
-
-
 @pytest.mark.parametrize("end", [".csv", ".parquet"])
 def test_columns_of_other_names(end: str, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     plain = task_of(tmp_path, written(tmp_path / "plain.csv", ROWS))
@@ -522,27 +433,12 @@ def test_columns_of_other_names(end: str, tmp_path: Path, capfd: pytest.CaptureF
     assert "renamed: columns not read: text, id" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("end", ["", ",", ",,"])
-def test_columns_without_a_name_are_passed_over(end: str, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
-    """As spreadsheets export them, also behind the byte-order marks of two programs."""
-    lines = [f"text,label{end}\n", *(f"text {number},{number % 2}{end}\n" for number in range(29))]
-    (tmp_path / "x.csv").write_text(f"\ufeff\ufeff{''.join(lines)}")
-    assert task_of(tmp_path, tmp_path / "x.csv").classes == 2
-    assert ("x: columns not read: ''" in capfd.readouterr().err.splitlines()) == bool(end)
-
-
 @pytest.mark.parametrize("name", ["test.xlsx", "test.csv.zip", "test_2.csv", "Dev_2.txt"])
 def test_files_that_are_not_read_are_named(name: str, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     written(tmp_path / "fruit" / "train.csv", ROWS)
     (tmp_path / "fruit" / name).touch()
     task_of(tmp_path, tmp_path / "fruit")
     assert f"fruit: files not read: {name}" in capfd.readouterr().err.splitlines()
-
-
-def test_missing_shards_are_named(tmp_path: Path) -> None:
-    written(tmp_path / "fruit" / "train-00000-of-00003.csv", ROWS)
-    with pytest.raises(UserError, match=r"fruit: 1 of 3 shards of train-\*-of-00003.csv; fetch the others"):
-        task_of(tmp_path, tmp_path / "fruit")
 
 
 def test_all_that_is_left_out_is_said(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
@@ -563,16 +459,6 @@ def test_all_that_is_left_out_is_said(tmp_path: Path, capfd: pytest.CaptureFixtu
 
 def texts_of_all(task: Task) -> list[str]:
     return [text for split in ("train", "val", "test") for text in texts(task, split)]
-
-
-@pytest.mark.parametrize("data", [".", "../fruit", "inner/..", "~/fruit"])
-def test_a_folder_gives_its_name_however_it_is_written(
-    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "fruit" / "inner").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "fruit")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert builder(data).spec.name == "fruit (1000 bytes)"
 
 
 def test_splits_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 from support import Commands
-from test_own_code import edit, scaffold
 
 import lra
 from lra.cli import train
@@ -114,18 +113,6 @@ def test_new_texts_are_encoded_as_the_task_did(cli: Commands, task: str) -> None
         for place, document in enumerate([text] if isinstance(text, str) else text):
             ids = model._builder.encode(document, prepared.folder / "tokenizer.json")
             assert ids.tolist() == prepared.test.document(number, place).tolist()
-
-
-def test_an_attention_of_ones_own_is_the_one_that_was_trained(cli: Commands) -> None:
-    scaffold(cli, "attention", "mine")
-    folder, task = trained(cli, *LISTOPS, "attention=mine")
-    with pytest.raises(lra.UserError, match=r"packages=\[\.\.\.\]"):
-        lra.model(folder)
-    model = lra.model(folder, packages=["mine"])
-    assert numbers(model, [task.test.document(n) for n in range(30)]) == np.load(folder / PREDICTIONS)[0].tolist()
-    edit("mine.py")
-    with pytest.raises(lra.UserError, match=r"the code in mine\.py has changed"):
-        lra.model(folder, packages=["mine"])
 
 
 def test_what_is_no_trained_model_is_one_line(cli: Commands) -> None:

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -26,9 +25,8 @@ from lra.config.compose import (
     refuse_our_names,
     set_up,
     top_keys,
-    with_packages,
 )
-from lra.config.configure import check_packages, explain, is_mistake
+from lra.config.configure import explain, is_mistake
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.paths import __version__, conf_dir
 from lra.core.signals import interruptible
@@ -50,7 +48,6 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
     @wraps(function)
     def task(cfg: DictConfig) -> Any:
         try:
-            check_packages(HydraConfig.get().overrides.task, cfg)
             return function(cfg)
         except UserError as error:  # here, because Hydra would print a line of its own first
             fail(error)
@@ -66,7 +63,7 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
             return
         debug = os.environ.get("HYDRA_FULL_ERROR")
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
-        sys.argv = [program, *with_packages(parseable(flags_first(sys.argv[1:])))]
+        sys.argv = [program, *parseable(flags_first(sys.argv[1:]))]
         set_up()
         try:
             refuse_our_names()
