@@ -18,7 +18,7 @@ from lra.config.settings import Checkpoints, Precision
 from lra.core.console import TrainingBar, say
 from lra.core.files import write_atomic
 from lra.core.signals import Paused, StopFlag
-from lra.datasets import Split, Task
+from lra.datasets.task import Split, Task
 from lra.network.model import Model
 from lra.ops import dropout, products
 from lra.ops.device import is_asynchronous
@@ -58,7 +58,7 @@ def compute_gradient(
     predictions = len(split.predictions(examples))
     total, real, computed = torch.zeros((), dtype=torch.float64, device=model.every_parameter[0].device), 0, 0
     for part in parts:
-        dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
+        dropout.set_keys(model, seed=seed, step=step, rows=part.documents)
         with products.of_micro_batch(part.tokens.size, model.dim):
             logits, labels = predict(model, part, precision)
             loss = summed_loss(logits, labels) / predictions
@@ -166,7 +166,9 @@ class Trainer:
                 if self.is_eval_step():
                     self.evaluate(stop, bar)
                 bar.step(self.step, self.losses[-1], tokens.computed)
-                if self._checkpoint_due():
+                waited = time.monotonic() - self._saved_at
+                due = self.step >= rule.step or self.output.checkpoints.due(self.step, waited)
+                if distributed.all_reduce_sum(due and distributed.is_main()) == [1]:  # on all ranks by rank 0's clock
                     self.save()
                 distributed.pause_all(stop.pending() or limit())
             distributed.pause_all(stop.signalled())  # since the last step
@@ -268,12 +270,6 @@ class Trainer:
         if self.output.folder is not None and distributed.is_main():
             text = "".join(json.dumps(line) + "\n" for line in self.lines)
             write_atomic(self.output.folder / METRICS, text.encode())
-
-    def _checkpoint_due(self) -> bool:
-        """Return True on all ranks if a checkpoint is due, by the clock of rank 0."""
-        waited = time.monotonic() - self._saved_at
-        due = self.step >= self.stopping.step or self.output.checkpoints.due(self.step, waited)
-        return distributed.all_reduce_sum(due and distributed.is_main()) == [1]
 
     def save(self) -> None:
         """Write a checkpoint on rank 0.
