@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import built_under_one_name, composed, model_of, of_real_data, place
+from support import built_under_one_name, composed, data_config, model_of, of_real_data
 
 from lra.config import configure
 from lra.core.errors import UserError
@@ -57,11 +57,11 @@ def folder(tmp_path: Path, files: dict[str, bytes], name: str = "tsv_data") -> P
 
 
 def matching(tmp_path: Path, data: Path | None, max_length: int = 97, limit: int | None = None) -> Task:
-    return Matching(max_length=max_length, limit=limit).build(place(tmp_path / "cache", data))
+    return Matching(max_length=max_length, limit=limit).build(data_config(tmp_path / "cache", data))
 
 
 def acl(tmp_path: Path, data: Path | None, max_length: int = 97, limit: int | None = None) -> Task:
-    return AclMatching(max_length=max_length, limit=limit).build(place(tmp_path / "cache", data))
+    return AclMatching(max_length=max_length, limit=limit).build(data_config(tmp_path / "cache", data))
 
 
 def assert_reads(split: Split, rows: list[tuple[bytes, bytes, bytes]], max_length: int) -> None:
@@ -238,7 +238,7 @@ def test_bad_acl_files_are_named_and_nothing_is_cached(
 
 @of_real_data
 def test_the_real_acl_pairs(tmp_path: Path, real_data: Path, limit: int | None) -> None:
-    task = built_under_one_name(AclMatching(max_length=4000, limit=limit), place(tmp_path / "cache", real_data))
+    task = built_under_one_name(AclMatching(max_length=4000, limit=limit), data_config(tmp_path / "cache", real_data))
     assert task.name == ("acl_matching" if limit is None else "acl_matching (limit 1009)")
     raw = real_data / "acl_pairs"
     with lzma.open(raw / "docs.jsonl.xz", "rt", encoding="utf-8") as file:

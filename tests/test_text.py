@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import built_under_one_name, composed, of_real_data, place
+from support import built_under_one_name, composed, data_config, of_real_data
 
 from lra.core.errors import UserError
 from lra.datasets import hub, readers
@@ -68,7 +68,7 @@ def stored(split: Split) -> list[tuple[list[int], int]]:
 
 def built(folder: Path, reviews: Reviews, **changes: Any) -> Task:
     as_json_lines(folder / "data", reviews)
-    return imdb(**changes).build(place(folder / "cache", folder / "data"))
+    return imdb(**changes).build(data_config(folder / "cache", folder / "data"))
 
 
 def test_every_source_of_the_same_data_has_the_same_digest(
@@ -80,9 +80,9 @@ def test_every_source_of_the_same_data_has_the_same_digest(
     tasks = []
     for write in (as_json_lines, as_compressed_json_lines):
         write(tmp_path / write.__name__, reviews)
-        tasks.append(imdb().build(place(tmp_path / f"cache {write.__name__}", tmp_path / write.__name__)))
+        tasks.append(imdb().build(data_config(tmp_path / f"cache {write.__name__}", tmp_path / write.__name__)))
     monkeypatch.setattr(hub, "rows", from_hub)
-    tasks.append(imdb().build(place(tmp_path / "cache")))
+    tasks.append(imdb().build(data_config(tmp_path / "cache")))
     assert len({task.digest for task in tasks}) == 1
     assert stored(tasks[0].train) == expected(reviews["train"], 37)
     assert stored(tasks[0].test) == expected(reviews["test"], 37)
@@ -93,7 +93,7 @@ def test_every_source_of_the_same_data_has_the_same_digest(
 def test_a_prepared_task_is_not_read_again(tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch) -> None:
     first = built(tmp_path, reviews)
     monkeypatch.setattr(readers, "lines", None)
-    assert imdb().build(place(tmp_path / "cache", tmp_path / "data")).digest == first.digest
+    assert imdb().build(data_config(tmp_path / "cache", tmp_path / "data")).digest == first.digest
 
 
 @pytest.mark.parametrize("data_dir", ["", "nowhere", "a\0b"])
@@ -157,7 +157,7 @@ def test_what_a_protocol_changes(protocol: str, max_length: int, validation: str
 
 def refused(tmp_path: Path, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
-        imdb().build(place(tmp_path / "cache", tmp_path / "data"))
+        imdb().build(data_config(tmp_path / "cache", tmp_path / "data"))
     assert "\n" not in str(error.value)
     assert not list(tmp_path.rglob("manifest.json"))
 
@@ -200,7 +200,7 @@ def plain(path: Path) -> list[tuple[bytes, int]]:
 
 @of_real_data
 def test_real_reviews_are_read_as_plain_python_reads_them(real_data: Path, tmp_path: Path, limit: int | None) -> None:
-    task = built_under_one_name(imdb(max_length=4000, limit=limit), place(tmp_path, real_data))
+    task = built_under_one_name(imdb(max_length=4000, limit=limit), data_config(tmp_path, real_data))
     assert task.name == ("text" if limit is None else "text (limit 1009)")
     for split in ("train", "test"):
         rows = plain(real_data / "imdb" / f"{split}.jsonl.xz")
