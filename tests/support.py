@@ -93,7 +93,7 @@ def _settings(*overrides: str) -> dict[str, dict[str, Any]]:
 
 
 def settings(*overrides: str) -> dict[str, dict[str, Any]]:
-    """The parts of a configuration that build a mixer, a model and a recipe, as plain values of one's own."""
+    """A copy of the plain values from which a mixer, a model and a recipe are built."""
     return deepcopy(_settings(*overrides))
 
 

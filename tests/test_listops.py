@@ -296,7 +296,7 @@ def test_files_of_the_release_are_read(tmp_path: Path) -> None:
     task = small().build(data_config(tmp_path / "cache"))
     write_release(tmp_path / "files", task)
     again = ListOpsFiles(folder=str(tmp_path / "files"), max_length=43).build(data_config(tmp_path / "cache"))
-    assert again.name == "listops (files)"
+    assert (again.name, again.source["rows"]["val"]) == ("listops (length 43)", 53)
     assert again.digest == task.digest
     assert again.baselines == task.baselines
 

@@ -155,15 +155,6 @@ def test_without_data_the_other_task_is_named(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- names and limits
 
 
-def test_only_the_published_data_have_the_plain_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = folder(tmp_path, official())
-    assert AclMatching(max_length=97, limit=5).spec.name == "acl_matching (length 97, limit 5)"
-    assert matching(tmp_path, data).name == "matching (31/13/17 examples, length 97)"
-    assert matching(tmp_path, data, 4000, limit=5).name == "matching (31/13/17 examples, limit 5)"
-    monkeypatch.setattr(Matching, "rows", (31, 13, 17))
-    assert matching(tmp_path, data, 4000).name == "matching"
-
-
 def test_a_limit_draws_rows_in_their_order(tmp_path: Path) -> None:
     rows = b"".join(b"%d\ta\tb\tone %03d\ttwo\n" % (number % 2, number) for number in range(101))
     data = folder(tmp_path, dict.fromkeys(official(), rows))
@@ -208,7 +199,7 @@ def write_acl(
 
 def test_acl_pairs_are_read_and_counted(tmp_path: Path) -> None:
     task = acl(tmp_path, write_acl(tmp_path))
-    assert task.name == "acl_matching (3/2/2 examples, length 97)"
+    assert task.source["rows"] == {"train": 3, "val": 2, "test": 2}
     assert task.train.labels.tolist() == [1, 0, 1]
     assert text_of(task.train.document(2, 1)) == "Paper 4 é".encode()
     assert set(task.source["sha256"]) == {"docs.jsonl.xz", *(f"pairs.{part}.tsv.xz" for part in ROWS)}

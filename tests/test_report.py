@@ -229,7 +229,7 @@ def test_runs_that_differ_in_more_than_a_table_shows_are_refused(tmp_path: Path,
 
 
 def test_fitted_baselines_may_differ_between_machines_and_inexact_resumes_are_noted(tmp_path: Path) -> None:
-    """The table has the best of them."""
+    """The table shows the best result of a fitted baseline."""
     for seed, value in ((1, 76.316), (2, 76.372), (3, 76.328)):
         path = put(tmp_path, seed, 37.0, baselines={"majority class": 17.05, "bag of words": value})
         change(path, **({"inexact": ["threads: 1, then 2"]} if seed == 2 else {}))

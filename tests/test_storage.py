@@ -3,12 +3,9 @@
 import json
 import multiprocessing
 import os
-import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,45 +13,19 @@ import pytest
 from support import data_config, spec
 
 from lra.core.errors import UserError
-from lra.datasets.cache import MANIFEST, Writer
+from lra.datasets.cache import MANIFEST, Writer, prepared
 from lra.datasets.splits import LMWindows, seen
-from lra.runs.prepare import card
-from lra.tasks import Task, TaskBuilder, TaskSpec
+from lra.tasks import Task
 
 Make = Callable[[dict[str, Writer], Path], Any]
 
 
-@dataclass
-class Stub(TaskBuilder):
-    """Examples that `make` writes."""
-
-    make: Make
-    number: Any
-    kind: dict[str, Any]
-    scores: dict[str, Any] | None = None
-    validates_on_test: bool = False
-    paths: list[Path] = field(default_factory=list)
-
-    @property
-    def spec(self) -> TaskSpec:
-        return spec(**self.kind)
-
-    def identity(self) -> dict[str, Any]:
-        return {"task": "stub", "number": self.number}
-
-    def write(self, writers: dict[str, Writer], folder: Path) -> Any:
-        return self.make(writers, folder)
-
-    def files(self) -> list[Path]:
-        return self.paths
-
-    def baselines(self, splits: dict[str, Any]) -> dict[str, Any]:
-        return {"one": len(splits["train"])} if self.scores is None else self.scores
-
-
-def stored(cache: Path, make: Make, *, number: Any = None, **kind: Any) -> Task:
+def stored(cache: Path, make: Make, *, raw: Any = None, **kind: Any) -> Task:
     """The task `stub`, whose examples `make` writes."""
-    return Stub(make, number, kind).build(data_config(cache))
+    identity = {"task": "stub", "raw": raw}
+    return prepared(
+        data_config(cache), spec(**kind), identity, make, lambda splits: {"one": float(len(splits["train"]))}
+    )
 
 
 def build(cache: Path, log: Path, examples: int = 5) -> Task:
@@ -66,7 +37,7 @@ def build(cache: Path, log: Path, examples: int = 5) -> Task:
                 writers[split].add(number, np.arange(3 * number + 1, 3 * number + 4))
         return "made up"
 
-    return stored(cache, make, number=examples)
+    return stored(cache, make, raw=examples)
 
 
 def test_is_built_once_and_mapped(tmp_path: Path) -> None:
@@ -102,34 +73,6 @@ def test_examples_agree_with_the_facts(
         stored(tmp_path, make, **kind)
 
 
-def test_many_examples_at_once_agree_with_the_facts(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, "test", spec())
-    writer.extend(np.arange(1, 8), np.array([3, 4]), np.array([0, 4]))
-    with pytest.raises(UserError, match="test has the label 5, expected 0 to 4"):
-        writer.extend(np.arange(1, 8), np.array([3, 4]), np.array([0, 5]))
-    with pytest.raises(UserError, match="test has the answer 7, expected -1 to 4"):
-        writer.mark(np.array([[1, 2, 3]]), np.array([[-1, 4, 7]]))
-    writer.discard()
-
-
-def test_data_are_prepared_again_when_a_named_file_changes(tmp_path: Path) -> None:
-    """And not when it is written again with the same content."""
-    raw = tmp_path / "raw.txt"
-
-    def make(writers: dict[str, Writer], folder: Path) -> str:
-        for writer in writers.values():
-            writer.add(0, np.array([int(word) for word in raw.read_text().split()]))
-        return "made up"
-
-    def digest(text: str) -> str:
-        raw.write_text(text)
-        return Stub(make, 0, {}, paths=[raw]).build(data_config(tmp_path / "cache")).digest
-
-    first, changed, same = digest("1 2"), digest("1 3"), digest("1 2")
-    assert (first == same, first == changed) == (True, False)
-    assert len(list((tmp_path / "cache" / "stub").glob("*/manifest.json"))) == 2
-
-
 # ---------------------------------------------------------------- several builders, and killed ones
 
 
@@ -155,7 +98,7 @@ def test_a_killed_builder_is_taken_over(tmp_path: Path) -> None:
         time.sleep(60)
         return "never"
 
-    job = context.Process(target=stored, args=(tmp_path, stall), kwargs={"number": 5})
+    job = context.Process(target=stored, args=(tmp_path, stall), kwargs={"raw": 5})
     job.start()
     assert started.wait(30)
     job.kill()
@@ -171,7 +114,7 @@ def test_a_failing_build_leaves_nothing(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "stub").iterdir() if not path.name.endswith(".lock")]
 
 
-@pytest.mark.parametrize("name", ["val.labels.npy", "test.tokens.npy", MANIFEST])
+@pytest.mark.parametrize("name", ["val.labels.bin", "test.tokens.bin", MANIFEST])
 def test_a_damaged_cache_is_refused(tmp_path: Path, name: str) -> None:
     """In one line, and nothing is built in its place."""
     path = build(tmp_path, tmp_path / "log").folder / name
@@ -194,7 +137,8 @@ def test_a_document_is_stored_once(tmp_path: Path) -> None:
             writers[split].add(1, c, a)
         return "made up"
 
-    task = Stub(make, 0, {"documents": 2}, validates_on_test=True).build(data_config(tmp_path))
+    known = spec(documents=2)
+    task = prepared(data_config(tmp_path), known, {"task": "stub"}, make, lambda splits: {}, validates_on_test=True)
     assert task.train.tokens.tolist() == [3, 1, 2]
     expected = [[0, 0, 0], [3, 1, 0], [3, 1, 0], [2, 0, 0], [2, 0, 0], [0, 0, 0]]
     assert task.train.pad(np.array([2, 0, 1]), 3).tolist() == expected
@@ -263,49 +207,6 @@ def test_the_share_of_the_test_that_is_in_train(tmp_path: Path, length: int) -> 
     assert seen(task.train, task.test) == 100 * count / 23
 
 
-def test_the_card_of_a_task_by_hand(tmp_path: Path) -> None:
-    """Two train examples are equal; one test example is in train, too."""
-
-    def make(writers: dict[str, Writer], staging: Path) -> dict:
-        a, b, c = np.array([1, 2, 3]), np.array([4] * 11), np.array([5])
-        for label, first, second in ((0, a, b), (1, b, c), (1, a, b)):
-            writers["train"].add(label, first, second)
-        writers["val"].add(0, c, c)
-        writers["test"].add(1, a, b)
-        return {"from": "made up", "licence": "none"}
-
-    text = card(stored(tmp_path, make, documents=2, classes=2))
-    for fact in (
-        "source: made up", "licence: none", "baseline, one: 3.00", "| train | 3 | 40 | 1 / 7 / 7 / 11 | 50.0 % |",
-        "0: 33.3 %, 1: 66.7 %", "test examples in train: 100.00 %", "examples in more than one split: 1",
-        "examples with more than one label: 1",
-    ):  # fmt: skip
-        assert fact in text
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="another user is needed")
-@pytest.mark.parametrize(("mode", "number", "name"), [(0o700, None, "stub"), (0o755, "other", r"stub/\..*\.lock")])
-def test_the_cache_of_a_colleague(mode: int, number: str | None, name: str) -> None:
-    """It may not be read, or not be written: one line names the folder, its owner and what to do."""
-
-    def make(writers: dict[str, Writer], _: Path) -> str:
-        for writer in writers.values():
-            writer.add(0, np.arange(1, 4))
-        return "made up"
-
-    with TemporaryDirectory() as folder:
-        stored(Path(folder, "cache"), make)
-        for path in (Path(folder), *Path(folder).rglob("*")):
-            path.chmod(0o755 if path == Path(folder) else mode)
-        os.seteuid(65534)
-        try:
-            with pytest.raises(UserError, match=r"cache.*belongs to root; choose another folder with cache=") as caught:
-                stored(Path(folder, "cache"), make, number=number)
-        finally:
-            os.seteuid(0)
-    assert re.search(name if number else "cache: permission denied", str(caught.value))
-
-
 def test_a_baseline_that_is_not_finite_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     def make(writers: dict[str, Writer], _: Path) -> str:
         for writer in writers.values():
@@ -313,6 +214,6 @@ def test_a_baseline_that_is_not_finite_is_left_out(tmp_path: Path, capfd: pytest
         return "made up"
 
     values = {"good": np.float32(50), "bad": float("nan"), "worse": np.inf}
-    task = Stub(make, 0, {}, scores=values).build(data_config(tmp_path))
+    task = prepared(data_config(tmp_path), spec(), {"task": "stub"}, make, lambda _: values)
     assert (task.baselines, task.best_baseline) == ({"good": 50.0}, ("good", 50.0))
     assert "stub: the baseline 'bad' is nan; it is left out" in capfd.readouterr().err

@@ -103,11 +103,9 @@ def test_a_data_folder_that_is_none_is_refused(tmp_path: Path, data_dir: str) ->
         DataConfig.of(settings, lambda done, total: None)
 
 
-def test_only_the_published_data_are_called_text(tmp_path: Path, reviews: Reviews) -> None:
-    assert imdb(max_length=4000, validation="holdout").spec.name == "text"
-    assert imdb(max_length=1000, limit=300).spec.name == "text (length 1000, limit 300)"
+def test_the_record_has_the_number_of_reviews(tmp_path: Path, reviews: Reviews) -> None:
     few = {"train": reviews["train"][:23], "test": reviews["test"][:19]}
-    assert built(tmp_path, few, max_length=4000).name == "text (23/19 examples)"
+    assert built(tmp_path, few, limit=7).source["rows"] == {"train": 23, "test": 19}
 
 
 def test_holdout_is_a_tenth_of_each_class_of_train(tmp_path: Path, reviews: Reviews) -> None:

@@ -83,7 +83,7 @@ def test_bpe_is_the_same_in_every_process(tmp_path: Path) -> None:
 
 
 def greedy(word: str, tokens: list[str]) -> list[str]:
-    """The longest piece from the left, again and again; unknown if one is missing: the reference."""
+    """Reference WordPiece: take the longest piece from the left, repeatedly; unknown if no piece matches."""
     pieces, start = [], 0
     while start < len(word):
         for stop in range(len(word), start, -1):

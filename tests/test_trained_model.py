@@ -80,17 +80,6 @@ def test_texts_with_the_names_of_their_classes(cli: Commands, tokens: str) -> No
         model.predict([""])
 
 
-def test_pairs_of_texts(cli: Commands) -> None:
-    write_texts("own", "text,text2,label", "first {n},second {label},{label}")
-    folder, _ = trained(cli, "task=files", "task.data=own", "attention=fnet")
-    model = lra.model(folder)
-    pairs = [(f"first {n}", f"second {COLOURS[n % 3]}") for n in range(25)]
-    assert numbers(model, pairs) == np.load(folder / PREDICTIONS)[0].tolist()
-    for example in ("one text", ("a", "b", "c")):
-        with pytest.raises(lra.UserError, match="expected 2 documents"):
-            model.predict([example])
-
-
 def write_raw(task: str) -> dict[str, list]:
     """Raw data of a task in the folder `data`; returns the examples of each split."""
     rows = {

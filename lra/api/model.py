@@ -95,9 +95,9 @@ class TrainedModel:
                 part = read(split, np.arange(count), *piece)
                 logits, _ = predict(self.module, part, precision)
                 if not (finite := logits.isfinite().all(dim=-1)).all():
-                    numbers = part.places[~finite.cpu().numpy()].tolist()
+                    numbers = part.indices[~finite.cpu().numpy()].tolist()
                     raise UserError(f"examples {numbers} (from 0): outputs of the model are NaN or infinite")
-                probabilities[part.places] = logits.double().softmax(dim=-1).cpu().numpy()
+                probabilities[part.indices] = logits.double().softmax(dim=-1).cpu().numpy()
         return [self._named(row) for row in probabilities]
 
     def _named(self, row: np.ndarray) -> Prediction:

@@ -115,7 +115,7 @@ def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
     task = path.absolute().parts[-_levels(earlier)]
     cell = Cell(task, earlier.protocol, earlier.attention, earlier.variant, earlier.settings)
     if ".." in cell.folder.parts:
-        raise UserError(f"{cell.folder}: expected names of a folder for each run, found a path that leads elsewhere")
+        raise UserError(f"{cell.folder}: expected a path inside a results folder, found '..' in it")
     system = assemble(settings)
     if (phase := system.pretraining) is not None:
         elsewhere = replace(phase.settings, out=f"{phase.settings.out}_again")
@@ -129,7 +129,7 @@ def _levels(run: RunRecord) -> int:
 
 
 def _refuse_other_inputs(job: Job, earlier: RunRecord) -> None:
-    """Raise UserError for another source of the user's attention or task, or for other data."""
+    """Raise UserError if the user's code or the data have changed since the run."""
     sources = (earlier.config.get("code", {}), job.settings.identity.get("code", {}))
     for file, *_ in record.differences(*sources):
         raise UserError(f"the code in {file} has changed since the run; restore it")

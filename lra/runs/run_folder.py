@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from lra.config import configure
 from lra.config.cell import ROUNDING
 from lra.config.settings import Settings
-from lra.core.console import Parts
+from lra.core.console import ProgressBar
 from lra.core.errors import UserError
 from lra.core.files import hold, holder, read_json, sweep_partials, write_atomic, write_json
 from lra.datasets.builder import TaskBuilder
@@ -117,7 +117,7 @@ class RunFolder:
         return Status.WAITING, "it never started"
 
     def lock(self) -> AbstractContextManager[None]:
-        """Hold the lock while a run trains. Raises Held if another process does."""
+        """Hold the lock while a run trains. Raises Locked if another process does."""
         self.path.mkdir(parents=True, exist_ok=True)
         return hold(self.path / LOCK, LOCK_PATIENCE_SECONDS)
 
@@ -191,7 +191,7 @@ def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
     return [f"the data of {run.task} have changed"] if changed else []
 
 
-def prepared(builder: TaskBuilder, settings: Settings) -> Task:
-    """Return the task of these settings, prepared if it was not."""
-    with Parts(builder.spec.name, "preparing the data, once") as progress:
+def prepared(builder: TaskBuilder, settings: Any) -> Task:
+    """Prepare the data of a task, if they are not prepared; `settings` name its folders, as for `DataConfig.of`."""
+    with ProgressBar(builder.spec.name, "preparing the data, once") as progress:
         return builder.build(DataConfig.of(settings, progress))

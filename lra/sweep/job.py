@@ -9,7 +9,7 @@ from lra.config import rates
 from lra.config.settings import settings_of
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
-from lra.core.files import Held
+from lra.core.files import Locked
 from lra.core.signals import Paused, worker_flag
 from lra.runs.build import Job, assemble
 from lra.runs.loggers import loggers_of
@@ -53,7 +53,7 @@ def train(cfg: DictConfig) -> str | float:
         from lra.runs.run import run  # imports torch, as building the job did
 
         outcome = run(job)
-    except Held as other:
+    except Locked as other:
         say(f"{title}: {other}")
         outcome = Status.RUNNING
     except UserError as error:
