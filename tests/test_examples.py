@@ -26,7 +26,7 @@ def blocks(path: Path, language: str) -> list[str]:
 PROGRAM = re.compile(r"^(?:torchrun .*|python )?(?:-m )?lra[- ](train|prepare|check|bench|report|new)\b(.*)$")
 # Not Hydra's commands, options that the examples below write, launchers that may be missing, kept runs, placeholders.
 ELSEWHERE = (
-    r"lra-(report|new)|also=mine|attention=mine|packages=\[my_|hydra/launcher=(submitit|ray)|rerun=|[A-Z]{3,}|\.\.\."
+    r"lra-(report|new)|also=mine|attention=mine|--config-dir|hydra/launcher=(submitit|ray)|rerun=|[A-Z]{3,}|\.\.\."
 )
 
 
@@ -86,7 +86,7 @@ def test_the_examples_run(
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
     monkeypatch.syspath_prepend(Path.cwd())
-    [words] = [words for _, words in commands() if f"packages=[{module}]" in words]
+    [words] = [words for _, words in commands() if {"--config-dir", option.replace("/", "=")} <= {*words}]
     sizes = ["model.dim=14", "model.heads=2", "model.depth=1", "model.mlp_dim=11", "threads=1", "out=trained"]
     steps = ["steps=4", "warmup=2", "batch_size=5", "micro_batch=3", "eval_every=2"]
     words = [word for word in words if not word.startswith("train.steps")]

@@ -32,7 +32,7 @@ def settings(name: str, extra: list[str]) -> tuple[Callable[[MixerConfig], Mixer
     cfg = configuration(name).copy()
     cfg.merge_with_dotlist(extra)
     plain = configure.plain(cfg)
-    return configure.build(plain["attention"], "attention", [], supplied=1), plain["model"]
+    return configure.build(plain["attention"], "attention", supplied=1), plain["model"]
 
 
 def differences(name: str, extra: list[str], max_len: int) -> dict[str, float]:

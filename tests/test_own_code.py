@@ -8,7 +8,6 @@ from reports import put
 from support import Commands
 
 from lra.cli import new, report, train
-from lra.config.compose import with_packages
 from lra.core.code import fingerprints
 from lra.core.errors import UserError
 from lra.core.signals import PAUSED
@@ -127,11 +126,3 @@ def test_reports_do_not_pool_different_code(tmp_path: Path) -> None:
         put(tmp_path, seed, 37.0, config={"code": {"package/mine.py": digest}})
     with pytest.raises(UserError, match=r"seed1 and .*seed2 would share a cell .* package/mine\.py was edited"):
         Report(tmp_path)
-
-
-def test_a_glob_trusts_the_own_options_that_it_selects(cli: Commands) -> None:
-    scaffold(cli, "attention", "mine")
-    words = ["task=listops_short", "attention=glob(m*)"]
-    assert with_packages(words) == [*words, "packages=[mine]"]
-    for value in ("glob(s*)", "glob(*,exclude=mine)", "glob(*", "glob()"):
-        assert with_packages([f"attention={value}"]) == [f"attention={value}"]

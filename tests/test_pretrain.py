@@ -16,10 +16,8 @@ from support import (
     composed,
     job_of,
     model_of,
-    small_recipe,
     spec,
     stub_task,
-    train_model,
     train_state,
 )
 from torch.nn.functional import cross_entropy
@@ -30,7 +28,7 @@ from lra.config.settings import settings_of
 from lra.core import files
 from lra.core.errors import UserError
 from lra.core.signals import StopFlag
-from lra.datasets.self_pretraining import inputs_of, spec_of
+from lra.datasets.self_pretraining import inputs_of
 from lra.datasets.splits import Pictures
 from lra.init import Checkpoint
 from lra.records import record
@@ -308,21 +306,3 @@ def test_language_models_hand_their_blocks_to_classifiers(tmp_path: Path) -> Non
         if name.startswith(("blocks.", "final_norm.")):
             assert torch.equal(target.state_dict()[name], value), name
     assert set(report["left"]) == {"not in init.take"}
-
-
-def test_next_tokens_are_learned_from_what_is_before() -> None:
-    """Documents that count up: a causal model learns them, and its weights fit the model that sees both sides."""
-    count, length = 60, 11
-    starts = np.arange(count) % 5
-    tokens = ((starts[:, None] + np.arange(length)) % 5 + 1).astype(np.uint8)
-    split = replace(documents(count, length), tokens=tokens.ravel())
-    task = inputs_of(split, spec(), "stub", "next", values=False, share=0.1, holdout=0.2, seed=1)
-    assert (task.causal, spec_of(spec(), "next", values=False).vocab_size) == (True, 17)
-    torch.manual_seed(1)
-    model = model_of(*TINY_MODEL, "protocol=strict", "attention=linear", "model.dropout=0", task=task)
-    recipe = small_recipe(
-        steps=60, eval_every=60, batch_size=16, micro_batch=16, warmup=5, schedule="constant", lr=0.02
-    )
-    assert train_model(model, task, recipe, seed=1).last["loss"] < 0.5 * math.log(17)
-    final = model_of(*TINY_MODEL, "protocol=strict", "attention=linear", task=spec())
-    assert carried(model.state_dict(), 17).keys() == {n for n in final.state_dict() if not n.startswith("head.")}

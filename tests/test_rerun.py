@@ -25,7 +25,7 @@ def test_attentions_and_tasks_of_kept_runs_are_found_with_their_options() -> Non
     nodes = {json.dumps(config[key]): (key, config[key]) for config in configs for key in ("attention", "task")}
     assert len(nodes) > 60
     for key, node in nodes.values():
-        built = configure.build(node, key, ["lra"], supplied=int(key == "attention"))
+        built = configure.build(node, key, supplied=int(key == "attention"))
         assert built.func.__name__ == node["_target_"].rpartition(".")[2]
 
 

@@ -54,8 +54,9 @@ class TrainedModel:
         if self._spec.objective != "classify":
             raise UserError(f"{folder}: {self._spec.name} classifies no examples; use the attribute `module`")
         self.classes = self.record.classes
-        self._builder: TaskBuilder = configure.build(config["task"], "task", [*packages], kind=TaskBuilder)()
-        self.module = architecture(config["attention"], config["model"], [*packages])(self._spec)
+        configure.refuse_untrusted(config, packages)
+        self._builder: TaskBuilder = configure.build(config["task"], "task", kind=TaskBuilder)()
+        self.module = architecture(config["attention"], config["model"])(self._spec)
         for file, sha256 in code.fingerprints(*code.targets(config)).items():
             if config.get("code", {}).get(file) != sha256:
                 raise UserError(f"{folder}: the code in {file} has changed since the run; restore it, or train again")

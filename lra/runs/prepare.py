@@ -27,7 +27,6 @@ class PrepareSettings:
     cache: str
     data_dir: str | None
     workers: PositiveInt | None
-    packages: list[str]
     json: bool
     export: Annotated[str, Field(min_length=1)] | None
 
@@ -42,7 +41,7 @@ def prepare(settings: PrepareSettings, overrides: Sequence[str]) -> tuple[TaskBu
     Raises:
         UserError: the data are missing or damaged, or the folder is in use or cannot be written.
     """
-    builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)().at(DataConfig.of(settings))
+    builder = configure.build(settings.task, "task", kind=TaskBuilder)().at(DataConfig.of(settings))
     folder = None if settings.export is None else expanded(settings.export, "export")
     if folder is not None:
         refuse_used(folder, "export")

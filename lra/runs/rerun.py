@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.settings import RESULT_KEYS, Settings, checked
 from lra.core.console import say
@@ -80,6 +81,7 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
     lacking = [key for key in RESULT_KEYS if not isinstance(identity.get(key), type(getattr(current, key)))]
     if wrong := [*others, *(f"has no {key}" for key in lacking)]:
         raise UserError(f"{path}: its config {wrong[0]}; expected that of a run")
+    configure.refuse_untrusted(identity, current.packages)
     device = "cpu" if earlier.provenance.device == "cpu" else "cuda"
     settings = checked(
         {

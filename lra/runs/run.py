@@ -149,6 +149,7 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
 def _skipped(job: Job, folder: RunFolder) -> Status:
     """Skip a complete run; if it is finished, delete its checkpoint and log its metrics."""
     status, _ = folder.status()
+    (folder.path / ERRORS).unlink(missing_ok=True)  # of another configuration, which was refused
     if status == Status.FINISHED:
         checkpoint.remove(folder.path)
     say(f"{job.title}: {status} before, nothing to do ({folder.path})")

@@ -186,7 +186,7 @@ def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
     """Compare the data of a finished run with those of settings, if they are the user's own."""
     if "code" not in settings.identity and record.without_paths(settings.identity)["task"] == settings.task:
         return []
-    builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
+    builder = configure.build(settings.task, "task", kind=TaskBuilder)()
     changed = prepared(builder, settings).digest != run.provenance.data_sha256
     return [f"the data of {run.task} have changed"] if changed else []
 
