@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support import place
+from support import data_config
 
 from lra.core.errors import UserError
 from lra.tasks import Task
@@ -19,7 +19,7 @@ N = FILES * EACH
 
 
 def build(folder: Path, *, window: int = SIDE, split: str = "order") -> Task:
-    return PathfinderFiles(folder=str(folder), window=window, split=split).build(place(folder.parent / "cache"))
+    return PathfinderFiles(folder=str(folder), window=window, split=split).build(data_config(folder.parent / "cache"))
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import torch
 from lra.config import configure
 from lra.core import code
 from lra.core.errors import UserError
-from lra.datasets.task import Split, TaskBuilder, TaskSpec
+from lra.datasets.builder import TaskBuilder
+from lra.datasets.task import Split, TaskSpec
 from lra.init.weights import weights_of_run
 from lra.records.names import RECORD, TOKENIZER, WEIGHTS
 from lra.records.record import RunRecord

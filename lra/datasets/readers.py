@@ -83,11 +83,6 @@ def checked_text(where: str, text: str) -> str:
     return text
 
 
-def count(path: Path) -> int:
-    """Number of lines of a file that are not blank."""
-    return sum(1 for _ in lines(path))
-
-
 def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (where, row) of a file of JSON lines, or of one JSON array, whose rows have these fields.
 
