@@ -217,23 +217,6 @@ def test_a_killed_rank_ends_the_run_and_the_same_command_resumes_it(cli: Command
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_pauses_all_ranks(cli: Commands, asked: signal.Signals) -> None:
-    """SIGINT as a terminal sends it, to the whole group; torchrun repeats it to its ranks."""
-    launcher = start(2, "out=runs")
-    wait_for(FOLDER / "checkpoint.safetensors")
-    theirs = children(launcher.pid)
-    for process in [*(theirs if asked == signal.SIGINT else []), launcher.pid]:
-        os.kill(process, asked)
-    launcher.communicate(timeout=60)
-    run = record.read(FOLDER / record.NAME)
-    assert (run["status"], run["reason"]) == ("paused", asked.name)
-    assert not [process for process in theirs if Path(f"/proc/{process}").exists()]
-    ended(start(2, "out=runs"))
-    assert record.read(FOLDER / record.NAME)["resumes"] == 1
-
-
-@pytest.mark.slow
 def test_ranks_of_torchrun_measure_what_one_process_does(cli: Commands) -> None:
     short = ("train.steps=100", "train.eval_every=10")
     for ranks in (1, 2):
