@@ -23,7 +23,7 @@ from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import record
 from lra.records.names import CONFIG, METRICS
-from lra.runs.loggers import grouped, loggers_of
+from lra.runs.loggers import grouped
 from lra.runs.run import run
 
 FOLDER = Path("runs/listops/paper/simple/simple/seed1")
@@ -158,14 +158,6 @@ def test_results_do_not_depend_on_loggers_and_no_key_is_written(sweep: Path) -> 
 
 
 # ---------------------------------------------------------------- options
-
-
-@pytest.mark.usefixtures("here")
-def test_wandb_is_offline_unless_its_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = settings_of(composed("logger=wandb"))
-    assert loggers_of(settings)[0].mode == "offline"
-    monkeypatch.setenv("WANDB_MODE", "online")
-    assert loggers_of(settings_of(composed("logger=wandb")))[0].mode == "online"
 
 
 @pytest.mark.usefixtures("here")

@@ -17,7 +17,7 @@ from lra.cli import prepare, train
 from lra.config import configure
 from lra.core.errors import UserError
 from lra.datasets import hub
-from lra.datasets.tables import Columns, examples, ordered
+from lra.datasets.tables import Columns, examples
 from lra.datasets.tokenise import text_of
 from lra.tasks import Task
 from lra.tasks.files import Files
@@ -220,24 +220,6 @@ def test_quotes_are_read_as_they_are_named(quotes: str, content: str, first: str
     read = [(example.texts[0], example.label) for example in examples(tmp_path / "x.tsv", columns)]
     assert read[0] == (first, "1")
     assert len(read) == 2
-
-
-LOOK_ALIKE = [
-    ("3.1", "3.10"),
-    ("7", "007"),
-    ("mW", "MW"),
-    ("caf\u00e9", "cafe\u0301"),
-    ("a\u200bb", "ab"),
-    ("a b", "a\u00a0b"),
-]
-
-
-@pytest.mark.parametrize("pair", LOOK_ALIKE)
-def test_labels_that_look_alike_are_refused_unless_they_are_exact(pair: tuple[str, str]) -> None:
-    labels = {label: f"x.csv:{line}" for line, label in enumerate(pair, 2)}
-    with pytest.raises(UserError, match=r"^x.csv:3: label .* of an earlier row; .* task.exact_labels=true$"):
-        ordered(labels, exact=False)
-    assert sorted(ordered(labels, exact=True)) == sorted(pair)
 
 
 def test_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:

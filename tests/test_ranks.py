@@ -134,12 +134,6 @@ def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> Non
     assert "the loss of step 2 is nan" in first
 
 
-def test_half_a_launcher_in_the_environment_is_refused(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    code, _, err = cli(train.main, "experiment=smoke")
-    assert (code, err.count("\n"), "WORLD_SIZE=2: expected a number, with RANK, " in err) == (2, 1, True)
-
-
 def test_a_sweep_in_every_rank_is_refused(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in distributed.VARIABLES:
         monkeypatch.setenv(variable, "2")
