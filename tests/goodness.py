@@ -26,7 +26,7 @@ LIT_PER_GREY = 100  # one in so many lit pixels, so that a grey is counted by it
 
 
 def greys(*samples: Pictures) -> list[int]:
-    """The greys that are frequent in a sample."""
+    """Grey levels that are frequent in at least one sample."""
     frequent: set[int] = set()
     for pictures in samples:
         counts = np.bincount(pictures.pixels[pictures.pixels > 0], minlength=256)

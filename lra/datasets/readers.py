@@ -50,7 +50,7 @@ def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO]:
 
 
 def check_is_text(path: Path) -> None:
-    """Raise UserError for a file, plain or compressed, that begins as one of another format or encoding."""
+    """Raise UserError if the first bytes of a file, decompressed, are those of another format or encoding."""
     with opened(path) as file:
         start = file.read(8)
     for beginning, found in NOT_TEXT.items():

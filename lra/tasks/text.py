@@ -41,7 +41,7 @@ class Text(FromSource):
     Args:
         max_length: bytes; longer reviews are cut at the right.
         validation: `test` validates on the test split, as Long Range Arena and the papers do; `holdout` on a seeded
-            tenth of each class of train; 16 of its 2,500 reviews are copies of reviews in train (17 at 256 bytes).
+            tenth of each class of train. A few held-out reviews are copies of reviews that stay in train.
         limit: maximum number of examples of each split, or None.
     """
 
