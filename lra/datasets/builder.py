@@ -74,14 +74,14 @@ class TaskBuilder(ABC):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options by name: what the constructor's parameters are called, and the attributes of these names."""
+        """Values of the constructor's parameters, by name; each is an attribute of the same name."""
         try:
             options = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
             json.dumps(options)
         except (AttributeError, TypeError) as error:
             raise UserError(
-                f"{type(self).__name__}: {error}; expected each option as an attribute of the same name, a number, a text "
-                "or a list; or define `identity`"
+                f"{type(self).__name__}: {error}; expected each option as an attribute of the same name, a number, a "
+                "text or a list; or define `identity`"
             ) from None
         return options
 
