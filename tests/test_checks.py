@@ -281,7 +281,7 @@ def test_a_mixer_that_crashes_stops_a_sweep_before_its_first_run(line: str, cli:
 
 def test_laws_of_several_positions_say_nothing_of_one(cli: Commands) -> None:
     code, out, _ = cli(check.main, "attention=simple", "lengths=[1]")
-    said = {line.split()[1]: line.split()[0] for line in out.splitlines() if line[:4] in check.WORDS.values()}
+    said = {line.split()[1]: line.split()[0] for line in out.splitlines() if line[:4] in report.WORDS.values()}
     assert code == 0
     assert {said[name] for name in ("padding", "causality", "order")} == {"----"}
     assert said["rows"] == "PASS"
