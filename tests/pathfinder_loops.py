@@ -66,7 +66,7 @@ def scaled(image: np.ndarray) -> np.ndarray:
 
 
 class Loops:
-    """The generator for one design (`lra.tasks.pathfinder.snakes.Design`) and margin."""
+    """The generator for one design (`lra.tasks._pathfinder_snakes.Design`) and margin."""
 
     def __init__(self, design, margin: int, seed: int) -> None:
         self.design, self.margin, self.draws = design, margin, Random(seed)

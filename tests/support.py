@@ -29,7 +29,7 @@ from lra.network.model import Model
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, assemble
 from lra.runs.describe import saved_tensors
-from lra.tasks import Place, Split, Task, TaskBuilder, TaskSpec
+from lra.tasks import DataConfig, Split, Task, TaskBuilder, TaskSpec
 from lra.training.batches import micro_batches
 from lra.training.optimizer import Update, update
 from lra.training.recipe import Recipe
@@ -63,7 +63,15 @@ def same(actual: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: floa
 
 
 def composed(*overrides: str, config: str = "train") -> DictConfig:
-    """The configuration that a command line of these overrides gives, hydra's own part included."""
+    """The configuration that a command line of these overrides gives, hydra's own part included.
+
+    Each command line is composed once, which takes a tenth of a second.
+    """
+    return deepcopy(_composed(config, *overrides))
+
+
+@cache
+def _composed(config: str, *overrides: str) -> DictConfig:
     return compose(config, *overrides)
 
 
@@ -72,16 +80,10 @@ def job_of(settings: Settings, cell: Cell) -> Job:
     return Job(settings=settings, system=assemble(settings), cell=cell, title="test")
 
 
-@cache
-def _composed(*overrides: str) -> DictConfig:
-    """Composing takes a tenth of a second, and thousands of tests ask for the same."""
-    return composed(*overrides)
-
-
 def laid_over(*overrides: str) -> DictConfig:
     """`composed`, where what is chosen is composed once for all single values, which are laid over it."""
     values = [override for override in overrides if override.startswith(("attention.", "model.", "train."))]
-    cfg = _composed(*(override for override in overrides if override not in values)).copy()
+    cfg = composed(*(override for override in overrides if override not in values))
     cfg.merge_with_dotlist(values)
     return cfg
 
@@ -93,7 +95,7 @@ def _settings(*overrides: str) -> dict[str, dict[str, Any]]:
 
 
 def settings(*overrides: str) -> dict[str, dict[str, Any]]:
-    """The parts of a configuration that build a mixer, a model and a recipe, as plain values of one's own."""
+    """A copy of the plain values from which a mixer, a model and a recipe are built."""
     return deepcopy(_settings(*overrides))
 
 
@@ -104,7 +106,7 @@ WITH_KERNELS = [
 
 def maker(name: str, *overrides: str) -> Callable[[MixerConfig], Mixer]:
     """Return the factory of the mixers that `attention=name` configures."""
-    return configure.build(deepcopy(_attention(f"attention={name}", *overrides)), "attention", [], supplied=1)
+    return configure.build(deepcopy(_attention(f"attention={name}", *overrides)), "attention", supplied=1)
 
 
 @cache
@@ -113,7 +115,7 @@ def _attention(*overrides: str) -> dict[str, Any]:
     protocols = [override for override in overrides if override.startswith("protocol=")]
     cfg = laid_over(*(override for override in overrides if override not in protocols))
     for protocol in protocols:
-        cfg.protocol = _composed(protocol).protocol
+        cfg.protocol = composed(protocol).protocol
     return configure.plain(cfg)["attention"]
 
 
@@ -256,21 +258,21 @@ every_setting = pytest.mark.parametrize(
 """The first setting of every attention; the others are slow tests."""
 
 
-def facts(**changes: object) -> TaskSpec:
+def spec(**changes: object) -> TaskSpec:
     known = {"name": "stub", "version": 1, "vocab_size": 17, "max_len": 11, "classes": 5, "documents": 1}
     return TaskSpec(**{**known, **changes})
 
 
 def model_of(*overrides: str, task: TaskSpec) -> Model:
     cfg = settings(*overrides)
-    attention = configure.build(cfg["attention"], "attention", [], supplied=1)
+    attention = configure.build(cfg["attention"], "attention", supplied=1)
     configure.check(Architecture, cfg["model"], "model.")
     return Model(attention, task, Architecture(**cfg["model"]))
 
 
 def stub_task(examples: int = 23, **changes: object) -> Task:
     """Random documents of random lengths with random labels; validation and test are different draws."""
-    known = facts(**changes)
+    known = spec(**changes)
 
     def split(seed: int) -> Split:
         rng = np.random.default_rng(seed)
@@ -322,16 +324,16 @@ of_real_data = pytest.mark.parametrize("limit", [1_009, pytest.param(None, marks
 """A sample of them by default, all of them in a slow test."""
 
 
-def facts_of(task: TaskSpec) -> dict[str, object]:
+def spec_of(task: TaskSpec) -> dict[str, object]:
     return {field.name: getattr(task, field.name) for field in fields(TaskSpec)}
 
 
-def built_under_one_name(builder: TaskBuilder, at: Place) -> Task:
-    """The facts before the data are prepared, those of the built task, and those afterwards are the same."""
-    before = builder.at(at).facts
+def built_under_one_name(builder: TaskBuilder, at: DataConfig) -> Task:
+    """The spec before the data are prepared, those of the built task, and those afterwards are the same."""
+    before = builder.at(at).spec
     assert not [path for path in at.cache.rglob("manifest.json")]
     task = builder.build(at)
-    assert facts_of(task) == facts_of(before) == facts_of(builder.at(at).facts)
+    assert spec_of(task) == spec_of(before) == spec_of(builder.at(at).spec)
     return task
 
 
@@ -373,17 +375,17 @@ def train_in(folder: Path, cache: Path, *arguments: str) -> Path:
 
 @cache
 def _task_values(option: str) -> dict[str, Any]:
-    return configure.plain(_composed(f"task={option}").task)
+    return configure.plain(composed(f"task={option}").task)
 
 
 def builder_of(option: str, **changes: object) -> TaskBuilder:
     """The task of an option in conf/task, with some of its values changed."""
-    return configure.build(deepcopy(_task_values(option)) | changes, "task", [])()
+    return configure.build(deepcopy(_task_values(option)) | changes, "task")()
 
 
-def place(cache: Path, data_dir: Path | None = None, workers: int = 1) -> Place:
+def place(cache: Path, data_dir: Path | None = None, workers: int = 1) -> DataConfig:
     """A cache and a data folder, without a progress bar."""
-    return Place(cache=cache, data_dir=data_dir, workers=workers)
+    return DataConfig(cache=cache, data_dir=data_dir, workers=workers)
 
 
 def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:

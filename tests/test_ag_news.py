@@ -16,7 +16,7 @@ from lra.core.errors import UserError
 from lra.datasets import hub
 from lra.datasets.groups import limited
 from lra.datasets.tokenise import load
-from lra.tasks import Place, Split, Task, ag_news
+from lra.tasks import DataConfig, Split, Task, ag_news
 from lra.tasks.ag_news import AgNews
 
 SIZES = {"train": 211, "test": 53}
@@ -75,7 +75,7 @@ def partial_files(folder: Path, seed: int = 0) -> None:
 def hub_of(asked: list[tuple[str, str]]) -> Callable[..., list[dict]]:
     """A hub that has the items, and notes what it is asked for."""
 
-    def fetched(place: Place, dataset: str, *, split: str, **_: str) -> list[dict]:
+    def fetched(place: DataConfig, dataset: str, *, split: str, **_: str) -> list[dict]:
         asked.append((dataset, split))
         return [{"text": text(row), "label": row[0] - 1} for row in ITEMS[split]]
 
@@ -125,6 +125,7 @@ def test_rows_are_tokenised_in_the_official_order(tmp_path: Path) -> None:
         examples = getattr(task, split)
         assert examples.labels.tolist() == [row[0] - 1 for row in rows]
         for row, ids in zip(rows, documents(examples), strict=True):
+            assert news().encode(text(row), task.folder / "tokenizer.json").tolist() == ids
             if len(ids) < HEAD + TAIL:
                 assert tokenizer.decode(ids) == text(row)
             else:
@@ -193,7 +194,7 @@ def test_auto_takes_word_pieces_that_are_at_hand(tmp_path: Path, capsys: pytest.
     assert "BPE" not in capsys.readouterr().err
     named = news(tokenizer="auto", vocab=str(vocab)).build(place(tmp_path / "named", tmp_path / "data"))
     assert named.digest == task.digest
-    assert news(tokenizer="auto", vocab=str(vocab)).facts.vocab_size == size
+    assert news(tokenizer="auto", vocab=str(vocab)).spec.vocab_size == size
 
 
 @pytest.mark.parametrize(("named", "fetched"), [(True, False), (False, True)])

@@ -67,17 +67,17 @@ def test_the_straightforward_step_is_the_same_step(task: str, protocol: str, sys
         "train.batch_size=5",
     )
     assembled = assemble(given)
-    facts = assembled.builder.facts
-    split = stub_task(**vars(facts)).train
-    model = draw_model(assembled, facts, given.seed).double().train()
+    spec = assembled.builder.spec
+    split = stub_task(**vars(spec)).train
+    model = draw_model(assembled, spec, given.seed).double().train()
     with torch.no_grad():
         model.embedding.cls.normal_()
         model.embedding.positions.normal_()
-    other = Straightforward(given.attention, given.model, facts).double()
+    other = Straightforward(given.attention, given.model, spec).double()
     other.load_state_dict(model.state_dict())
     examples = np.array([3, 19, 4, 0, 11])
     loss = accumulate(model, split, examples, 2, seed=1, step=0, precision="fp32")[0].item()
-    tokens = torch.from_numpy(split.pad(examples, facts.max_len)).long()
+    tokens = torch.from_numpy(split.pad(examples, spec.max_len)).long()
     still = torch.optim.SGD(other.parameters(), lr=0)
     other_loss = update(other, still, tokens, torch.from_numpy(split.targets(examples)), 2, bf16=False)
     assert other_loss == pytest.approx(loss, rel=1e-12)

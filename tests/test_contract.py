@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import composed, facts, shape
+from support import composed, shape, spec
 from torch import Tensor
 
 from lra.config import configure
@@ -52,7 +52,7 @@ def test_an_init_that_forgets_its_base_is_named() -> None:
     forgetful = defined(Mixer, info=INFO, forward=forward, __init__=lambda self, config: None)
     architecture = Architecture(**configure.plain(composed())["model"])
     with pytest.raises(UserError, match=r"Mine: its __init__ does not call super\(\).__init__\(config\)"):
-        Model(forgetful, facts(), architecture)
+        Model(forgetful, spec(), architecture)
 
 
 def test_features_are_drawn_when_it_is_time() -> None:

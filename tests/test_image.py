@@ -14,8 +14,7 @@ from support import built_under_one_name, composed, place
 from lra.core.errors import UserError
 from lra.datasets import hub
 from lra.datasets.groups import held_out, limited
-from lra.reports.published import Published
-from lra.tasks import Place, Split, image
+from lra.tasks import DataConfig, Split, image
 from lra.tasks.image import Image, grey
 
 ROWS = 7  # of the test split
@@ -79,7 +78,7 @@ def test_the_hub_is_read_in_the_official_order(tmp_path: Path, monkeypatch: pyte
         for split, count in (("train", 5 * ROWS), ("test", ROWS))
     }
 
-    def fetched(place: Place, dataset: str, *, split: str, **_: Any) -> list[dict[str, Any]]:
+    def fetched(place: DataConfig, dataset: str, *, split: str, **_: Any) -> list[dict[str, Any]]:
         return [{"img": fromarray(colours), "label": label} for label, colours in rows[split]]
 
     monkeypatch.setattr(hub, "rows", fetched)
@@ -179,12 +178,6 @@ def test_every_system_has_its_published_configuration(system: str) -> None:
     if system in sizes:
         key, value = sizes[system]
         assert cfg.attention[key] == value
-
-
-def test_no_published_number_is_for_copies() -> None:
-    source = Published().source("image")
-    assert source is not None and source.number("Transformer", "image") == 42.44
-    assert [Published().source(f"image ({note})") for note in ("JPEG copies", "limit 5")] == [None, None]
 
 
 # ---------------------------------------------------------------- the real images

@@ -10,8 +10,6 @@ from support import Commands, train_in
 
 from lra.cli import train
 from lra.core.errors import UserError
-from lra.core.files import read_yaml
-from lra.core.paths import conf_dir
 from lra.records.runs import keep_runs, read_runs
 from lra.reports import Report
 from lra.reports.verify import verify
@@ -43,7 +41,7 @@ def test_a_kept_run_is_taken_and_only_new_ones_are_trained(sweep) -> None:
     [kept, new] = read_runs(Path("new"))
     assert (kept.record.kept, new.record.kept) == ("kept", "")
     assert kept.record.test == read_runs(Path("kept"))[0].record.test
-    assert Report(Path("new")).cells.caveats[0][0] == "seed 1 taken from kept"
+    assert Report(Path("new")).cells.footnotes[0].startswith("seed 1 taken from kept")
     mismatches = verify(Path("new"))[1]
     assert [line for line in mismatches if "README" not in line] == []
     assert not list(Path("kept").rglob("record.json")), "it is only read"
@@ -91,14 +89,3 @@ def test_a_mean_pools_runs_that_differ_in_rounding(tmp_path: Path) -> None:
     put(tmp_path, 3, 37.0, config={"train": {"lr": 0.006, "micro_batch": 8}})
     with pytest.raises(UserError, match=r"config\.train\.lr"):
         Report(tmp_path)
-
-
-def test_kept_folders_of_presets_exist_and_are_not_written() -> None:
-    results = conf_dir().parent / "results"
-    if not results.is_dir():
-        pytest.skip("not a checkout")
-    for path in sorted((conf_dir() / "experiment").glob("*.yaml")):
-        preset = read_yaml(path)
-        assert not str(preset.get("out", "")).startswith("results"), path
-        if preset.get("kept"):
-            assert (conf_dir().parent / preset["kept"] / "runs.jsonl").is_file(), path

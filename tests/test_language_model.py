@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import accumulate, facts, model_of, small_recipe
+from support import accumulate, model_of, small_recipe, spec
 from torch import nn
 
 from lra.core.errors import UserError
@@ -19,7 +19,7 @@ TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", "mo
 
 
 def stream(tokens: int = 61, context: int = 7) -> Task:
-    known = facts(objective="next_token", causal=True, vocab_size=13, classes=13, max_len=context)
+    known = spec(objective="next_token", causal=True, vocab_size=13, classes=13, max_len=context)
 
     def windows(seed: int, stride: int) -> LMWindows:
         ids = np.random.default_rng(seed).integers(1, 13, size=tokens).astype(np.uint16)

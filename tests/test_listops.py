@@ -15,8 +15,8 @@ from support import place
 
 from lra.core.errors import UserError
 from lra.tasks import Split, Task, no_op_progress
+from lra.tasks._listops_trees import WORDS, generate
 from lra.tasks.listops import ListOps, ListOpsFiles, by_start, with_parentheses
-from lra.tasks.listops.trees import WORDS, generate
 
 SMALL = {"min_length": 7, "max_length": 43, "max_depth": 4, "max_args": 5}
 LRA = {"min_length": 500, "max_length": 2000, "max_depth": 10, "max_args": 10}
@@ -227,9 +227,9 @@ def test_more_expressions_than_exist_are_refused() -> None:
 
 def test_only_lra_data_are_called_listops() -> None:
     published = {"train_size": 96_000, "val_size": 2_000, "test_size": 2_000, "seed": 9, **LRA}
-    assert ListOps(**published).facts.name == "listops"
-    assert ListOps(**published | {"max_args": 7}).facts.name == "listops (args 7)"
-    assert small().facts.name == "listops (length 7-43, depth 4, args 5, 211/53/67 examples)"
+    assert ListOps(**published).spec.name == "listops"
+    assert ListOps(**published | {"max_args": 7}).spec.name == "listops (args 7)"
+    assert small().spec.name == "listops (length 7-43, depth 4, args 5, 211/53/67 examples)"
 
 
 def test_splits_follow_each_other_and_are_read_back(tmp_path: Path) -> None:

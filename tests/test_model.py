@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from support import composed, facts, model_of, options
+from support import composed, model_of, options, spec
 from torch import nn
 
 from lra.config import configure
@@ -22,7 +22,7 @@ TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", "mo
 
 def tiny(*overrides: str, **changes: object) -> nn.Module:
     torch.manual_seed(3)
-    return model_of(*TINY, *overrides, task=facts(**changes)).double().eval()
+    return model_of(*TINY, *overrides, task=spec(**changes)).double().eval()
 
 
 def tokens(*lengths: int, width: int = 11, seed: int = 0) -> torch.Tensor:
@@ -135,16 +135,6 @@ def test_pair_interaction_features() -> None:
     torch.testing.assert_close(seen["x"][0, 12:], torch.cat([first * second, first - second]))
 
 
-def test_every_protocol_passes_dropout_where_it_says() -> None:
-    def rates(*overrides: str) -> tuple[float, float, float]:
-        model = model_of(*TINY[:-1], "model.dropout=0.25", *overrides, task=facts())
-        block = model.blocks[0]
-        return model.embedding.dropout.p, block.mixer_dropout.p, block.mixer.dropout.p
-
-    assert rates("protocol=paper") == (0, 0, 0.25)
-    assert rates("protocol=lra") == (0.25, 0.25, 0.25)
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -160,10 +150,6 @@ def test_widths_that_do_not_fit_are_refused(overrides: tuple[str, ...], message:
         tiny(*overrides)
 
 
-def test_a_wider_attention_fits_with_an_output_projection() -> None:
-    assert tiny("model.qkv_dim=12", "variant=simple_resl")(tokens(11)).shape == (1, 5)
-
-
 def test_a_mixer_that_cannot_mask_is_refused() -> None:
 
     class Blind(Softmax):
@@ -171,7 +157,7 @@ def test_a_mixer_that_cannot_mask_is_refused() -> None:
 
     values = configure.plain(composed(*TINY, "protocol=strict"))["model"]
     with pytest.raises(UserError, match="Blind cannot mask padding: use model.key_mask=false"):
-        Model(partial(Blind, scale="head_dim"), facts(), Architecture(**values))
+        Model(partial(Blind, scale="head_dim"), spec(), Architecture(**values))
 
 
 def test_pooling_reads_real_positions() -> None:
@@ -203,7 +189,7 @@ def test_pooling_reads_real_positions() -> None:
 def test_an_output_of_another_shape_or_type_is_refused(output: Callable, shown: str) -> None:
     """Broadcasting would add these silently."""
     sizes = ("model.dim=15", "model.heads=3", "model.depth=2", "model.mlp_dim=7")
-    model = model_of("attention=softmax", *sizes, task=facts()).eval()
+    model = model_of("attention=softmax", *sizes, task=spec()).eval()
     model.blocks[0].mixer.forward = lambda x, *_: output(x)
     with pytest.raises(UserError) as error:
         model(torch.ones(2, 11, dtype=torch.long))
@@ -243,7 +229,7 @@ def test_reading_the_first_position_of_a_causal_mixer_is_refused() -> None:
 
     def made(**changes: str) -> Model:
         values = configure.plain(composed(*TINY))["model"]
-        return Model(partial(Forward, scale="head_dim"), facts(), Architecture(**{**values, **changes}))
+        return Model(partial(Forward, scale="head_dim"), spec(), Architecture(**{**values, **changes}))
 
     with pytest.raises(UserError, match="model.pooling=cls"):
         made()

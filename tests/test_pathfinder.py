@@ -2,7 +2,6 @@
 and the distribution of a plain reference."""
 
 import hashlib
-import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,10 +14,10 @@ from support import builder_of, place
 
 from lra.core.errors import UserError
 from lra.tasks import Task
-from lra.tasks.pathfinder import board as boards
-from lra.tasks.pathfinder import snakes, sprites
-from lra.tasks.pathfinder.board import Snakes
-from lra.tasks.pathfinder.snakes import Design, Images
+from lra.tasks import _pathfinder_board as boards
+from lra.tasks import _pathfinder_snakes as snakes
+from lra.tasks._pathfinder_board import Snakes
+from lra.tasks._pathfinder_snakes import Design, Images
 
 NAMES = {"pathfinder": "pathfinder", "pathfinder_64": "pathfinder 64", "pathx": "pathx", "pathx_256": "pathx 256"}
 
@@ -33,7 +32,7 @@ SMALL = {"window": 17, "seed_distance": 3, "contour_length": 3, "distractors": 2
 @cache
 def easy() -> Design:
     """Small pictures of short snakes."""
-    return design_of(**SMALL, mended=True)
+    return design_of(**SMALL, fixed_generator=True)
 
 
 @cache
@@ -42,18 +41,6 @@ def drawn() -> Images:
 
 
 # ---------------------------------------------------------------- paddles
-
-
-def test_sines_are_far_from_the_middle_between_two_whole_numbers() -> None:
-    """So that every machine rounds them the same way, whose sines differ by 1e-15 at most."""
-    for radius in (3, 6, 7, 8):
-        angles = np.arange(math.ceil(2 * math.pi * radius)) / radius
-        for values in (np.sin(angles), np.cos(angles), np.sin(np.deg2rad(np.arange(-180, 180)))):
-            exact = values * sprites.ONE
-            assert np.abs(np.abs(exact - np.floor(exact)) - 0.5).min() > 1e-5
-        paces = radius * np.stack([np.sin(angles), np.cos(angles)])
-        off = np.abs(paces - np.rint(paces))
-        assert off[off > 1e-12].min() > 1e-7
 
 
 def test_paddles_are_those_of_the_loops() -> None:
@@ -69,7 +56,7 @@ def test_paddles_are_those_of_the_loops() -> None:
 
 def test_walks_end_where_those_of_the_loops_do() -> None:
     """Also at the upper and the left edge, where floating point carries them a pixel further; mended ones do not."""
-    style, mended = design_of().paddles(1), design_of(mended=True).paddles(1)
+    style, mended = design_of().paddles(1), design_of(fixed_generator=True).paddles(1)
     further = np.arctan2(style.points[:, 0], style.points[:, 1]).tolist()
     angles = [loops.radians(degrees) for degrees in range(-180, 180)] + further
     places = np.stack([np.arange(32)] * 2, axis=1)
@@ -158,7 +145,7 @@ def test_second_snakes_begin_where_those_of_the_loops_do(option: str, others: in
     """Also where 7 sin 30 is no half in floating point; exact ones differ there, in `others` rows and columns of 32."""
     design = design_of(option)
     reference = loops.Loops(design, design.paddle_margins[0], seed=1)
-    style, mended = (design_of(option, mended=on).paddles(design.paddle_margins[0]) for on in (False, True))
+    style, mended = (design_of(option, fixed_generator=on).paddles(design.paddle_margins[0]) for on in (False, True))
     places = np.stack([np.arange(32)] * 2, axis=1)
     turns = np.repeat(np.arange(360)[:, None], 32, axis=1)
     ends, exact = (which.walked(which.second, turns, places) for which in (style, mended))
@@ -198,7 +185,7 @@ def test_mended_pictures_miss_no_first_direction() -> None:
     style = easy().paddles(1)
     turns = {}
     for mended in (False, True):
-        design = design_of(mended=mended)
+        design = design_of(fixed_generator=mended)
         board = snakes.empty(design.window, design.padding, style, 5_003)
         _, pair = snakes._seeds(snakes.Draws(5, 0), design, board)
         turns[mended] = len(np.unique(pair[0].turns))
@@ -212,15 +199,17 @@ SIZES = {"train_size": 307, "val_size": 101, "test_size": 103}
 
 @pytest.mark.parametrize("option", NAMES)
 def test_the_settings_of_lra_have_the_published_names(option: str) -> None:
-    assert builder_of(option).facts.name == NAMES[option]
-    assert builder_of(option).facts.max_len == builder_of(option).design.window ** 2
-    changed = builder_of(option, mended=True, contour_length=9, test_size=10_000)
-    assert changed.facts.name == f"{NAMES[option]} (mended, contour length 9, 160000/20000/10000 examples)"
+    assert builder_of(option).spec.name == NAMES[option]
+    assert builder_of(option).spec.max_len == builder_of(option).design.window ** 2
+    changed = builder_of(option, fixed_generator=True, contour_length=9, test_size=10_000)
+    assert changed.spec.name == f"{NAMES[option]} (mended, contour length 9, 160000/20000/10000 examples)"
 
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
-    return builder_of("pathfinder", **SMALL, **SIZES, mended=True).build(place(tmp_path_factory.mktemp("cache")))
+    return builder_of("pathfinder", **SMALL, **SIZES, fixed_generator=True).build(
+        place(tmp_path_factory.mktemp("cache"))
+    )
 
 
 def test_a_prepared_task_holds_the_blocks_in_order_as_bytes(task: Task) -> None:
@@ -240,11 +229,11 @@ def test_a_prepared_task_holds_the_blocks_in_order_as_bytes(task: Task) -> None:
 
 def test_groups_and_guesses_say_what_is_known(task: Task) -> None:
     known = task.test.known.reshape(-1, 3)
-    groups = builder_of("pathfinder", **SMALL, **SIZES, mended=True).groups(task.test)
+    groups = builder_of("pathfinder", **SMALL, **SIZES, fixed_generator=True).groups(task.test)
     assert set(groups) == {"marker distance", "distractors placed", "path length", "length", "class"}
     for value, rows in groups["distractors placed"].items():
         assert set(known[rows, 1]) == {int(value)}
-    guesses = builder_of("pathfinder", **SMALL, **SIZES, mended=True).guesses(task)
+    guesses = builder_of("pathfinder", **SMALL, **SIZES, fixed_generator=True).baseline_predictions(task)
     for row, guess in enumerate(guesses[:11]):
         near = task.train.labels[task.train.known.reshape(-1, 3)[:, 0] == known[row, 0]]
         assert guess == (2 * near.sum() > len(near)), row

@@ -9,12 +9,12 @@ from support import (
     TINY_MODEL,
     accumulate,
     composed,
-    facts,
     mask_of,
     model_of,
     noise,
     recipe_of,
     small_recipe,
+    spec,
     stub_task,
     train_state,
     train_step,
@@ -79,7 +79,7 @@ def test_the_cosine_ends_at_zero() -> None:
 def test_what_does_not_decay(task: str) -> None:
     """Norms, biases and embeddings; pictures have no table of them, but a map. The state has no decay of its own."""
     words = (*S4, "system=other/s4d", f"task={task}")
-    model, recipe = model_of(*words, task=facts(vocab_size=257)), recipe_of(*words)
+    model, recipe = model_of(*words, task=spec(vocab_size=257)), recipe_of(*words)
     groups = make_optimizer(model, recipe).param_groups
     decays = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
     free = {name for name, weight in model.named_parameters() if decays[id(weight)] == 0}
@@ -104,7 +104,7 @@ def test_what_does_not_decay(task: str) -> None:
 def test_norms_and_biases_of_mixers_do_not_decay(attention: str, inside: set[str]) -> None:
     """Also where their names say more than that."""
     words = ("protocol=s4", *TINY_MODEL, f"attention={attention}", "train.groups=null")
-    model, recipe = model_of(*words, task=facts()), recipe_of(*words)
+    model, recipe = model_of(*words, task=spec()), recipe_of(*words)
     groups = make_optimizer(model, recipe).param_groups
     free = {id(weight) for group in groups if group["weight_decay"] == 0 for weight in group["params"]}
     mixer = model.blocks[0].mixer
@@ -134,7 +134,7 @@ def test_a_block_is_the_familys() -> None:
     """x + mixer(norm(x)) before norms and norm(x + mixer(x)) after them; no feed-forward net, and one linear map."""
     x, mask = noise(2, 7, 6), mask_of([7, 4], 7)
     for norm in ("pre", "post"):
-        model = model_of(*S4, f"model.norm={norm}", task=facts()).double().eval()
+        model = model_of(*S4, f"model.norm={norm}", task=spec()).double().eval()
         block = model.blocks[0]
         before = block.mixer_norm(x, mask) if norm == "pre" else x
         expected = x + block.mixer(before, mask)
@@ -165,11 +165,11 @@ def test_a_batch_that_is_cut_is_refused() -> None:
 
 def test_pixels_are_scaled_and_projected() -> None:
     """(x / 255 - mean) / deviation, by hand; ids begin with 1. A hidden pixel is zero and has a vector of its own."""
-    masked = facts(vocab_size=258, classes=1, objective="values")
+    masked = spec(vocab_size=258, classes=1, objective="values")
     pixels = model_of(*S4, "model.pixels=[0.5,0.25]", "model.norm_over=null", task=masked).double().embedding.tokens
     vectors = pixels(torch.tensor([[1, 256, 52, 257]]))[0]
     for place, value in enumerate((-2.0, 2.0, (51 / 255 - 0.5) / 0.25)):
         torch.testing.assert_close(vectors[place], value * pixels.weight[:, 0] + pixels.bias, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(vectors[3], pixels.hidden + pixels.bias, rtol=1e-12, atol=1e-12)
     with pytest.raises(UserError, match=r"model.pixels=\[0.5, 0.25\]: expected a task of 256 grey values, stub has 16"):
-        model_of(*S4, "model.pixels=[0.5,0.25]", task=facts())
+        model_of(*S4, "model.pixels=[0.5,0.25]", task=spec())

@@ -169,12 +169,12 @@ def test_rows_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """A second process of a sweep reads the count of the first; a changed file is counted again."""
     labelled(tmp_path / "data" / "imdb", 41, 19)
     at = place(tmp_path / "cache", tmp_path / "data")
-    name = imdb().at(at).facts.name
+    name = imdb().at(at).spec.name
     monkeypatch.setattr("lra.datasets.readers.lines", None)
-    assert imdb().at(at).facts.name == name == "text (41/19 examples, length 37)"
+    assert imdb().at(at).spec.name == name == "text (41/19 examples, length 37)"
     labelled(tmp_path / "data" / "imdb", 43, 19)
     with pytest.raises(TypeError):
-        imdb().at(at).facts  # noqa: B018
+        imdb().at(at).spec  # noqa: B018
 
 
 def test_the_hub_has_the_published_data_or_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,5 +194,5 @@ def test_the_hub_has_the_published_data_or_is_refused(tmp_path: Path, monkeypatc
 
 def test_absent_data_have_the_published_name(tmp_path: Path) -> None:
     at = place(tmp_path / "cache", tmp_path)
-    assert Matching(max_length=4000, limit=None).at(at).facts.name == "matching"
-    assert Image(limit=5).at(at).facts.name == "image (limit 5)"
+    assert Matching(max_length=4000, limit=None).at(at).spec.name == "matching"
+    assert Image(limit=5).at(at).spec.name == "image (limit 5)"

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import built_under_one_name, composed, of_real_data, place
+from support import built_under_one_name, of_real_data, place
 
 from lra.core.errors import UserError
-from lra.datasets import hub, readers
+from lra.datasets import hub
 from lra.datasets.groups import held_out, limited
-from lra.tasks import Place, Split, Task, text
+from lra.tasks import DataConfig, Split, Task, text
 from lra.tasks.text import Text
 
 Reviews = dict[str, list[tuple[int, str]]]
@@ -74,7 +74,7 @@ def built(folder: Path, reviews: Reviews, **changes: Any) -> Task:
 def test_every_source_of_the_same_data_has_the_same_digest(
     tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def from_hub(at: Place, dataset: str, *, split: str, **_: str) -> list[dict[str, Any]]:
+    def from_hub(at: DataConfig, dataset: str, *, split: str, **_: str) -> list[dict[str, Any]]:
         return [{"text": review, "label": label} for label, review in reviews[split]]
 
     tasks = []
@@ -87,25 +87,21 @@ def test_every_source_of_the_same_data_has_the_same_digest(
     assert stored(tasks[0].train) == expected(reviews["train"], 37)
     assert stored(tasks[0].test) == expected(reviews["test"], 37)
     assert tasks[0].validates_on_test
+    text, _ = sorted((review.encode(), label) for label, review in reviews["test"])[3]
+    assert imdb().encode(text.decode(), Path("unused")).tolist() == tasks[0].test.document(3).tolist()
     assert tasks[-1].source["from"] == "the hub: stanfordnlp/imdb"
-
-
-def test_a_prepared_task_is_not_read_again(tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = built(tmp_path, reviews)
-    monkeypatch.setattr(readers, "lines", None)
-    assert imdb().build(place(tmp_path / "cache", tmp_path / "data")).digest == first.digest
 
 
 @pytest.mark.parametrize("data_dir", ["", "nowhere", "a\0b"])
 def test_a_data_folder_that_is_none_is_refused(tmp_path: Path, data_dir: str) -> None:
     settings = SimpleNamespace(cache=str(tmp_path), data_dir=data_dir, workers=1)
     with pytest.raises(UserError, match="^data_dir=.*: no such folder"):
-        Place.of(settings, lambda done, total: None)
+        DataConfig.of(settings, lambda done, total: None)
 
 
 def test_only_the_published_data_are_called_text(tmp_path: Path, reviews: Reviews) -> None:
-    assert imdb(max_length=4000, validation="holdout").facts.name == "text"
-    assert imdb(max_length=1000, limit=300).facts.name == "text (length 1000, limit 300)"
+    assert imdb(max_length=4000, validation="holdout").spec.name == "text"
+    assert imdb(max_length=1000, limit=300).spec.name == "text (length 1000, limit 300)"
     few = {"train": reviews["train"][:23], "test": reviews["test"][:19]}
     assert built(tmp_path, few, max_length=4000).name == "text (23/19 examples)"
 
@@ -140,16 +136,6 @@ def test_baselines_of_texts_that_a_word_decides(tmp_path: Path, reviews: Reviews
     task = built(tmp_path, rows)
     assert task.baselines["bag of words"] == 100
     assert task.baselines["majority class"] == pytest.approx(100 * 12 / 23)  # 12 of the 23 rows are positive
-
-
-@pytest.mark.parametrize(
-    ("protocol", "max_length", "validation", "eval_every"),
-    [("paper", 4000, "test", 200), ("lra", 1000, "test", 100), ("strict", 4000, "holdout", 200)],
-)
-def test_what_a_protocol_changes(protocol: str, max_length: int, validation: str, eval_every: int) -> None:
-    cfg = composed("task=text", f"protocol={protocol}")
-    assert (cfg.task.max_length, cfg.task.validation, cfg.train.eval_every) == (max_length, validation, eval_every)
-    assert (cfg.train.steps, cfg.train.lr, cfg.train.warmup, cfg.train.schedule) == (20_000, 0.05, 8_000, "rsqrt")
 
 
 # ---------------------------------------------------------------- bad input

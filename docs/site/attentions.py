@@ -49,7 +49,7 @@ def _mixer(settings: Settings) -> Mixer:
     """Return the attention of these settings on the meta device."""
     system = assemble(settings)
     with torch.device("meta"):
-        return system.model(system.builder.facts).blocks[0].mixer
+        return system.model(system.builder.spec).blocks[0].mixer
 
 
 def _flags(mixer: Mixer) -> dict[str, bool]:

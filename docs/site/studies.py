@@ -9,7 +9,8 @@ from lra.records.names import README, RUNS, SEEDS_FIGURE
 from lra.reports import Report
 from lra.reports.figures import COLOURS, CROSS, DOT, LINE, RULE, SEEDS, WIDTH, drawn, rows, styled, svg
 from lra.reports.published import Published
-from lra.reports.render import escape, html, sections, seed_rows
+from lra.reports.render import escape, html, seed_rows
+from lra.reports.render import section as render_section
 
 FOLDER = "results"
 TASKS = {"text": "Text", "matching": "Matching", "listops": "ListOps"}  # of Table 1
@@ -62,7 +63,7 @@ def pages(top: Path) -> dict[str, str]:
     files = {}
     for name, report in reports(top).items():
         parts = {}
-        for title, panels in drawn(report)[1].items():
+        for title, panels in drawn(report.columns)[1].items():
             slug = title.lower().replace(" ", "-")
             places = {f"{slug}-{number}.svg": panel for number, panel in enumerate(panels, start=1)}
             files |= {f"{FOLDER}/{name}/{place}": panel for place, panel in places.items()}
@@ -78,7 +79,7 @@ def _tables(report: Report) -> Iterator[str]:
     yield "\n## Tables to sort {data-search-exclude}\n"
     yield "A click on a column header sorts a table. The columns are those of"
     yield "[`lra.load`](../../docs/api.md#load) and of [reports](../../docs/reports.md#reports)."
-    for section in sections(report):
+    for section in map(render_section, report.columns):
         yield f"\n### {escape(section['name'])} {{data-search-exclude}}\n"
         yield f"{escape(section['note'])}\n\n{_scrolled(section['table'])}\n"
         yield from (f"- {escape(caveat)}" for caveat in section["caveats"])

@@ -19,17 +19,17 @@ from lra.core.errors import UserError
 from lra.datasets.probes import BLOCK, Draws, Probe
 from lra.datasets.tokenise import BYTE_VOCABULARY, byte_ids
 from lra.tasks import TaskBuilder, no_op_progress
+from lra.tasks._listops_trees import WORDS, generate
+from lra.tasks._pathfinder_snakes import block
 from lra.tasks.listops import ListOps
-from lra.tasks.listops.trees import WORDS, generate
 from lra.tasks.pathfinder import Pathfinder
-from lra.tasks.pathfinder.snakes import block
 
 FOLDER = "tasks"
 DATA = "results/data.md"
 SHORT = {"min_length": 10, "max_length": 40, "max_depth": 4, "max_args": 5}
 SAMPLE = "A fine film."
 PICTURES, LARGEST = 9, 32  # pixels of a side; larger ones take too long to draw here
-SHORTEST, CAPTION, GAP = 96, 14, 4  # pixels of a picture's side on a sheet at least, of its label, and between two
+SHORTEST, CAPTION, GAP = 96, 14, 4  # pixels: smallest side of a picture, height of its label, gap
 QUESTIONS = {
     "classify": "One of {classes} classes for each example.",
     "next_token": "The next token at every position, one of {classes}.",
@@ -55,11 +55,11 @@ def _page(name: str, rows: list[str]) -> Iterator[str]:
     yield option_tables.introduction("task", name) + "\n"
     builder = _builder(node)
     if builder is not None:
-        facts = builder.facts
-        yield QUESTIONS[facts.objective].format(classes=f"{facts.classes:,}")
-        texts = "Pairs of documents of" if facts.documents == 2 else "Documents of"
-        yield f"{texts} at most {facts.max_len:,} tokens, {facts.vocab_size - 1:,} of which are different;"
-        yield f"measured by {facts.metric}{', causal' if facts.causal else ''}.\n"
+        spec = builder.spec
+        yield QUESTIONS[spec.objective].format(classes=f"{spec.classes:,}")
+        texts = "Pairs of documents of" if spec.documents == 2 else "Documents of"
+        yield f"{texts} at most {spec.max_len:,} tokens, {spec.vocab_size - 1:,} of which are different;"
+        yield f"measured by {spec.metric}{', causal' if spec.causal else ''}.\n"
         yield "\n".join(_example(builder)) + "\n"
     yield f"```bash\nlra-prepare task={name}\nlra-train task={name} attention=simple describe=true\n```\n"
     yield "## Options\n"
@@ -95,7 +95,7 @@ def _example(builder: TaskBuilder) -> list[str]:
         return [f"{says}, {labels[0]}:\n", _strip(words)]
     if isinstance(builder, Pathfinder) and builder.design.window <= LARGEST:
         return _of_pictures(builder)
-    if builder.facts.vocab_size == BYTE_VOCABULARY:
+    if builder.spec.vocab_size == BYTE_VOCABULARY:
         ids = " ".join(map(str, byte_ids(SAMPLE.encode(), len(SAMPLE))))
         return [f"A token is a byte plus one, and 0 is padding: `{SAMPLE}` becomes `{ids}`."]
     return []

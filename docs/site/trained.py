@@ -9,7 +9,7 @@ from typing import Any
 import studies
 
 from lra.reports.render import escape
-from lra.reports.tables import mean_sd, number, solved
+from lra.reports.tables import mean_sd, number
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ def section(runs: Sequence[Trained]) -> Iterator[str]:
         named = isinstance(row.reference, str)
         verdict = f"{row.verdict} ({escape(row.reference)})" if named else "the reference"
         cells = [f"[{run.folder}](../results/{run.folder}/README.md)", escape(row.column), escape(row.system)]
-        cells += [mean_sd(row), str(int(row.n)), solved(row), number(row.median_steps, ",.0f"), verdict]
+        solved = f"{int(row.solved)} of {int(row.ran)}" if row.goal == row.goal else ""
+        cells += [mean_sd(row.mean_, row.sd), str(int(row.n)), solved, number(row.median_steps, ",.0f"), verdict]
         yield f"| {' | '.join(cells)} |"
     yield ""

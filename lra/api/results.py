@@ -10,8 +10,7 @@ import pandas as pd
 
 from lra.core.errors import UserError, did_you_mean
 from lra.reports import Report, write_report
-from lra.reports.frame import CELL, default_reference, present, refuse_hidden_differences
-from lra.reports.render import seeds, table
+from lra.reports.frame import CELL, default_reference, present, refuse_hidden_differences, seeds
 from lra.reports.statistics import Comparison
 from lra.reports.statistics import compare as compare_scores
 
@@ -29,8 +28,7 @@ class Results:
     def table(self) -> pd.DataFrame:
         """A row for each system of each task: the numbers of the report."""
         cells = self._report.cells
-        systems = cells[cells.kind == "system"].reset_index(drop=True)
-        return table(systems).drop(columns=["kind", "column"])
+        return cells[cells.kind == "system"].reset_index(drop=True).drop(columns=["kind", "column"])
 
     @cached_property
     def seeds(self) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lra.core.errors import UserError
-from lra.datasets import TaskSpec
+from lra.datasets.task import TaskSpec
 
 Values = Mapping[str, Any]
 MODEL = {  # the values of variant= and protocol= under which this model is the configured one
@@ -77,11 +77,11 @@ class Block(nn.Module):
 
 
 class Embedding(nn.Module):
-    def __init__(self, dim: int, facts: TaskSpec) -> None:
+    def __init__(self, dim: int, spec: TaskSpec) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(facts.vocab_size, dim, padding_idx=0)
+        self.tokens = nn.Embedding(spec.vocab_size, dim, padding_idx=0)
         self.cls = nn.Parameter(torch.zeros(dim))
-        self.positions = nn.Parameter(torch.zeros(facts.max_len, dim))
+        self.positions = nn.Parameter(torch.zeros(spec.max_len, dim))
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.tokens(tokens) + self.positions
@@ -94,22 +94,22 @@ class Straightforward(nn.Module):
     Raises UserError where the configured model is another one.
     """
 
-    def __init__(self, attention: Values, model: Values, facts: TaskSpec) -> None:
+    def __init__(self, attention: Values, model: Values, spec: TaskSpec) -> None:
         super().__init__()
-        if facts.objective != "classify":
-            raise UserError(f"{facts.name}: the straightforward model is for classification only")
+        if spec.objective != "classify":
+            raise UserError(f"{spec.name}: the straightforward model is for classification only")
         expect("model", model, MODEL)
         dim, hidden = model["dim"], model["mlp_dim"]
-        self.documents, self.key_mask = facts.documents, model["key_mask"]
-        self.embedding = Embedding(dim, facts)
-        mixers = (straightforward_attention(attention, model, facts.max_len + 1) for _ in range(model["depth"]))
+        self.documents, self.key_mask = spec.documents, model["key_mask"]
+        self.embedding = Embedding(dim, spec)
+        mixers = (straightforward_attention(attention, model, spec.max_len + 1) for _ in range(model["depth"]))
         self.blocks = nn.ModuleList(Block(mixer, model) for mixer in mixers)
         self.final_norm = nn.LayerNorm(dim, model["norm_eps"]) if model["final_norm"] else nn.Identity()
-        if facts.documents == 1:
-            self.head = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, facts.classes))
+        if spec.documents == 1:
+            self.head = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, spec.classes))
         else:
             layers = [nn.Linear(2 * dim, hidden), nn.ReLU(), nn.Linear(hidden, hidden // 2), nn.ReLU()]
-            self.head = nn.Sequential(*layers, nn.Linear(hidden // 2, facts.classes))
+            self.head = nn.Sequential(*layers, nn.Linear(hidden // 2, spec.classes))
 
     def forward(self, tokens: Tensor) -> Tensor:
         mask = nn.functional.pad(tokens != 0, (1, 0), value=True) if self.key_mask else None

@@ -14,7 +14,7 @@ from lra.config import configure
 from lra.core.errors import UserError
 from lra.ops.dropout import set_keys
 from lra.runs.build import assemble
-from lra.runs.describe import stand_in
+from lra.runs.describe import random_split
 from lra.runs.initial_weights import draw_model
 from lra.training.batches import micro_batches
 from lra.training.optimizer import compile_blocks, make_optimizer
@@ -67,9 +67,7 @@ def layer_step(subject: Subject, length: int, device: str) -> Step:
     if subject.plain:
         module: torch.nn.Module = straightforward_attention(settings.attention, model, length)
     else:
-        module = configure.build(settings.attention, "attention", settings.packages, supplied=1)(
-            config_of(model, length)
-        )
+        module = configure.build(settings.attention, "attention", supplied=1)(config_of(model, length))
     module.to(device).train()
     x = torch.randn(batch, length, model["dim"], device=device, requires_grad=True)
     weights = torch.randn_like(x)
@@ -89,14 +87,14 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
     """Training step of a model on random tokens, `length` (or as many as the task allows) in each document."""
     settings = subject.settings
     system = assemble(settings)  # type: ignore[arg-type]
-    recipe, facts, seed = system.recipe, system.builder.facts, settings.seed
+    recipe, spec, seed = system.recipe, system.builder.spec, settings.seed
     if length is not None:
-        facts = replace(facts, max_len=length)
+        spec = replace(spec, max_len=length)
     batch = recipe.batch_size if length is None else settings.batch
     recipe = replace(recipe, batch_size=batch, micro_batch=min(batch, recipe.micro_batch))
-    split, examples = stand_in(facts, batch, seed), np.arange(batch)
-    model = draw_model(system, facts, seed).to(device)
-    size = {"length": facts.max_len, "tokens": batch * facts.documents * facts.max_len}
+    split, examples = random_split(spec, batch, seed), np.arange(batch)
+    model = draw_model(system, spec, seed).to(device)
+    size = {"length": spec.max_len, "tokens": batch * spec.documents * spec.max_len}
     if not subject.plain:
         if recipe.compile:
             compile_blocks(model)
@@ -110,7 +108,7 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
 
         return Step(run=run, module=model, **size)
     expect("train", settings.train, {"clip_norm": None})
-    plain = Straightforward(settings.attention, settings.model, facts).to(device)
+    plain = Straightforward(settings.attention, settings.model, spec).to(device)
     plain.load_state_dict(model.state_dict())
     optimizer = torch.optim.AdamW(
         plain.parameters(),
@@ -121,7 +119,7 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
     )
 
     def run_plain() -> float:
-        read = torch.from_numpy(split.pad(examples, facts.max_len)).to(device).long()
+        read = torch.from_numpy(split.pad(examples, spec.max_len)).to(device).long()
         labels = torch.from_numpy(split.targets(examples)).to(device)
         return update(plain, optimizer, read, labels, recipe.micro_batch, bf16=settings.precision == "bf16")
 

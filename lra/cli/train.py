@@ -12,7 +12,7 @@ from lra.config import rates
 from lra.config.settings import settings_of
 from lra.core.console import say
 from lra.core.errors import FAILED, UserError
-from lra.core.files import Held
+from lra.core.files import Locked
 from lra.core.signals import PAUSED, Paused
 from lra.runs.build import Job, assemble
 from lra.runs.loggers import loggers_of
@@ -45,15 +45,15 @@ def train(cfg: DictConfig) -> str | float:
     loggers_of(settings)  # its mistakes come before the training
     job = Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
     if settings.describe:
-        from lra.runs.describe import print_facts
+        from lra.runs.describe import print_summary
 
-        print_facts(job, measured=True)
+        print_summary(job, measured=True)
         return "described"
     from lra.runs.run import run  # imports torch, as building the job did
 
     try:
         outcome = run(job)
-    except Held as other:
+    except Locked as other:
         say(f"{job.title}: {other}")
         raise SystemExit(PAUSED) from None
     except Paused as pause:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from lra.core.errors import UserError
-from lra.datasets import Split
 from lra.datasets.splits import LMWindows
+from lra.datasets.task import Split
 from lra.datasets.tokenise import text_of
 
 COSINE_PAIRS = 5_000

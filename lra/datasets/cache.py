@@ -25,8 +25,8 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import check_access, denied, digest, read_json, sha256, write_json
 from lra.core.paths import __version__
-from lra.datasets import Place, Split, Task, TaskSpec
 from lra.datasets.splits import LMWindows, Pictures, PositionLabels, contradictions
+from lra.datasets.task import DataConfig, Split, Task, TaskSpec
 
 LAYOUT = 3  # of arrays and manifest; part of the folder's name
 MANIFEST = "manifest.json"
@@ -45,8 +45,8 @@ Make = Callable[[dict[str, "Writer"], Path], Any]
 
 
 def prepared(
-    place: Place,
-    facts: TaskSpec,
+    place: DataConfig,
+    spec: TaskSpec,
     identity: Identity,
     make: Make,
     baselines: Callable[[Splits], dict[str, float]],
@@ -59,7 +59,7 @@ def prepared(
 
     Args:
         place: cache folder and data folder.
-        facts: the facts that the examples are checked against.
+        spec: the specification that the examples are checked against.
         identity: everything that determines the content, as JSON: options, and the SHA-256 of the files that are read.
             `task` names the folder. The source of a user's task and the files that it reads are added.
         make: writes the examples.
@@ -67,7 +67,7 @@ def prepared(
         validates_on_test: there is no split `val` to write; the test split serves as validation.
 
     Raises:
-        UserError: the data are missing, do not fit the facts, or the cached files were changed.
+        UserError: the data are missing, do not fit the spec, or the cached files were changed.
     """
     builder = getattr(baselines, "__self__", baselines)
     if own := code.fingerprints(make.__module__, baselines.__module__, type(builder).__module__):
@@ -82,14 +82,14 @@ def prepared(
                     if folder.exists():
                         say(f"{identity['task']}: an input file has changed; preparing the data again")
                         shutil.rmtree(folder)
-                    _build(folder, facts, identity, make, baselines, validates_on_test)
+                    _build(folder, spec, identity, make, baselines, validates_on_test)
         except Timeout:
             raise UserError(f"{folder}: another process has been preparing this task for an hour") from None
         except OSError as error:
             if isinstance(error, PermissionError) and error.filename:
                 raise denied(Path(error.filename), REMEDY) from error
             raise UserError(f"cannot prepare {identity['task']} in {folder.parent}: {error}; {REMEDY}") from error
-    return _opened(place, folder, facts)
+    return _opened(place, folder, spec)
 
 
 def _is_current(folder: Path) -> bool:
@@ -97,20 +97,20 @@ def _is_current(folder: Path) -> bool:
     return (folder / MANIFEST).exists() and _changed(_manifest(folder).get("inputs", {})) is None
 
 
-def is_prepared(place: Place, identity: Identity) -> bool:
+def is_prepared(place: DataConfig, identity: Identity) -> bool:
     """Return True if `prepared` would find the data in the cache."""
     folder = _folder(place, identity)
     check_access(folder, REMEDY)
     return (folder / MANIFEST).exists()
 
 
-def _folder(place: Place, identity: Identity) -> Path:
+def _folder(place: DataConfig, identity: Identity) -> Path:
     return place.cache / identity["task"] / digest({"layout": LAYOUT, **identity})[:12]
 
 
 def _build(
     folder: Path,
-    facts: TaskSpec,
+    spec: TaskSpec,
     identity: Identity,
     make: Make,
     baselines: Callable[[Splits], dict[str, float]],
@@ -118,13 +118,13 @@ def _build(
 ) -> None:
     """Write all files into a staging folder and rename it to `folder`; the caller holds the lock."""
     task = identity["task"]
-    if max(facts.vocab_size, facts.classes) > MAX_CLASSES:
-        raise UserError(f"{task}: {facts.vocab_size:,} tokens, {facts.classes:,} classes; at most {MAX_CLASSES:,}")
+    if max(spec.vocab_size, spec.classes) > MAX_CLASSES:
+        raise UserError(f"{task}: {spec.vocab_size:,} tokens, {spec.classes:,} classes; at most {MAX_CLASSES:,}")
     staging = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(staging, ignore_errors=True)  # of a killed process
     staging.mkdir()
     splits = ("train", "test") if validates_on_test else SPLITS
-    writers = {split: Writer(staging, split, facts) for split in splits}
+    writers = {split: Writer(staging, split, spec) for split in splits}
     try:
         watched: AbstractContextManager[dict[str, str]]
         watched = _recorded(folder.parent.parent) if "code" in identity else nullcontext({})
@@ -136,7 +136,7 @@ def _build(
             arrays |= writer.close()
             if len(writer) == 0:
                 raise UserError(f"{task}: the {split} split is empty; expected at least one example")
-        mapped = _splits(staging, arrays, facts)
+        mapped = _splits(staging, arrays, spec)
         doubts = contradictions({split: mapped[split] for split in splits})
         manifest = {
             "identity": identity,
@@ -168,7 +168,7 @@ def _finite(task: str, values: dict[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if math.isfinite(value)}
 
 
-def stored(place: Place, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:
+def stored(place: DataConfig, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:
     """Return the JSON value `what` of these files; it is computed once until one of them changes."""
     try:
         status = {str(path.absolute()): path.stat() for path in files}
@@ -185,7 +185,7 @@ def stored(place: Place, files: list[Path], what: str, compute: Callable[[], Any
     return value
 
 
-def _opened(place: Place, folder: Path, facts: TaskSpec) -> Task:
+def _opened(place: DataConfig, folder: Path, spec: TaskSpec) -> Task:
     """Map a prepared task into memory, and compare every file with the SHA-256 in its manifest."""
     manifest = _manifest(folder)
     expected = {f"{name}{ARRAY}": entry["sha256"] for name, entry in manifest["arrays"].items()} | manifest["files"]
@@ -195,8 +195,8 @@ def _opened(place: Place, folder: Path, facts: TaskSpec) -> Task:
         if actual[name] != sha:
             raise UserError(f"{folder / name}: SHA-256 {actual[name]}, expected {sha}; delete {folder}")
     return Task(
-        **vars(facts),
-        **splits_of(folder, facts),
+        **vars(spec),
+        **splits_of(folder, spec),
         baselines=manifest["baselines"],
         digest=manifest["digest"],
         folder=folder,
@@ -211,45 +211,45 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / MANIFEST}: damaged: {error}; delete {folder} and prepare again") from None
 
 
-def splits_of(folder: Path, facts: TaskSpec) -> Splits:
+def splits_of(folder: Path, spec: TaskSpec) -> Splits:
     """Map the arrays of a prepared task without comparing their SHA-256."""
-    return _splits(folder, _manifest(folder)["arrays"], facts)
+    return _splits(folder, _manifest(folder)["arrays"], spec)
 
 
-def _splits(folder: Path, entries: dict[str, dict[str, Any]], facts: TaskSpec) -> Splits:
+def _splits(folder: Path, entries: dict[str, dict[str, Any]], spec: TaskSpec) -> Splits:
     """Map the arrays of all splits; without a split `val` the test split takes its place."""
     arrays: dict[str, dict[str, np.ndarray]] = {}
     for name, entry in entries.items():
         split, array = name.split(".")
         path = folder / f"{name}{ARRAY}"
         arrays.setdefault(split, {})[array] = np.memmap(path, dtype=entry["dtype"], mode="r", shape=(entry["size"],))
-    splits = {name: _split(name, arrays[name], facts) for name in arrays}
+    splits = {name: _split(name, arrays[name], spec) for name in arrays}
     return {"val": splits["test"], **splits}
 
 
-def _split(name: str, arrays: dict[str, np.ndarray], facts: TaskSpec) -> Split:
-    """Construct a split of the class that the facts ask for; only training windows overlap."""
-    if facts.objective == "next_token":
-        return LMWindows(**arrays, context=facts.max_len, stride=1 if name == "train" else facts.max_len)
-    if facts.objective in ("positions", "reconstruct"):
+def _split(name: str, arrays: dict[str, np.ndarray], spec: TaskSpec) -> Split:
+    """Construct a split of the class that the specification asks for; only training windows overlap."""
+    if spec.objective == "next_token":
+        return LMWindows(**arrays, context=spec.max_len, stride=1 if name == "train" else spec.max_len)
+    if spec.objective in ("positions", "reconstruct"):
         return PositionLabels(**arrays)
-    return Pictures(**arrays) if facts.pictures else Split(**arrays)
+    return Pictures(**arrays) if spec.pictures else Split(**arrays)
 
 
 class Writer:
     """Writer of the arrays of one split; memory holds offsets, labels and a digest per document.
 
     A document that occurs again in the split is stored once and referenced. Methods raise UserError for tokens, labels
-    and lengths outside of the task's facts.
+    and lengths outside of the task's spec.
     """
 
-    def __init__(self, folder: Path, split: str, facts: TaskSpec) -> None:
+    def __init__(self, folder: Path, split: str, spec: TaskSpec) -> None:
         self.split = split
-        self._folder, self._facts = folder, facts
-        self._dtype = np.dtype("u1" if facts.pictures or facts.vocab_size <= 256 else "<u2")
-        shift = Pictures.shift if facts.pictures else 0
-        self._shortest = facts.max_len if facts.fixed_length else 0
-        self._tokens = (1 - shift if facts.objective != "next_token" else 0, facts.vocab_size - 1 - shift)
+        self._folder, self._spec = folder, spec
+        self._dtype = np.dtype("u1" if spec.pictures or spec.vocab_size <= 256 else "<u2")
+        shift = Pictures.shift if spec.pictures else 0
+        self._shortest = spec.max_len if spec.fixed_length else 0
+        self._tokens = (1 - shift if spec.objective != "next_token" else 0, spec.vocab_size - 1 - shift)
         self._file = open(folder / f"{split}.tokens{ARRAY}", "wb")  # noqa: SIM115
         self._sha = hashlib.sha256()
         self._offsets, self._index, self._labels = array("q", [0]), array("i"), array("H")
@@ -262,8 +262,8 @@ class Writer:
 
     def add(self, label: int, *documents: np.ndarray) -> None:
         """Write one example: its label and its documents' token ids."""
-        if self._facts.objective == "classify":
-            self._check_within("label", np.array([label]), 0, self._facts.classes - 1)
+        if self._spec.objective == "classify":
+            self._check_within("label", np.array([label]), 0, self._spec.classes - 1)
         for document in documents:
             data = self._bytes(document, [len(document)])
             name = hashlib.blake2b(data, digest_size=16).digest()
@@ -284,7 +284,7 @@ class Writer:
             labels: [n].
             attributes: [n, p], or None.
         """
-        self._check_within("label", labels, 0, self._facts.classes - 1)
+        self._check_within("label", labels, 0, self._spec.classes - 1)
         first = len(self._offsets) - 1
         self._append(self._bytes(tokens, lengths), lengths)
         self._index.extend(range(first, first + len(labels)))
@@ -300,7 +300,7 @@ class Writer:
             answers: [n, L]; negative where there is none.
         """
         rows, places = np.nonzero(answers >= 0)
-        self._check_within("answer", answers, -1, self._facts.classes - 1)
+        self._check_within("answer", answers, -1, self._spec.classes - 1)
         self._index.extend(range(len(self._index), len(self._index) + len(tokens)))
         lengths = np.full(len(tokens), tokens.shape[1])
         self._append(self._bytes(tokens, lengths), lengths)
@@ -311,8 +311,8 @@ class Writer:
     def _bytes(self, tokens: np.ndarray, lengths: Any) -> bytes:
         """Check tokens, and return them as they are stored."""
         self._check_within("token", tokens, *self._tokens)
-        if self._facts.objective != "next_token":
-            self._check_within("length", lengths, self._shortest, self._facts.max_len)
+        if self._spec.objective != "next_token":
+            self._check_within("length", lengths, self._shortest, self._spec.max_len)
         return np.ascontiguousarray(tokens, dtype=self._dtype).tobytes()
 
     def _check_within(self, what: str, values: Any, least: int, most: int) -> None:
@@ -320,9 +320,9 @@ class Writer:
         if values.size and not least <= values.min() <= values.max() <= most:
             other = values[(values < least) | (values > most)][0]
             raise UserError(
-                f"{self._facts.name}: {self.split} has the {what} {other}, expected {least} to {most} by the task's "
-                f"facts (vocab_size={self._facts.vocab_size}, classes={self._facts.classes}, "
-                f"max_len={self._facts.max_len})"
+                f"{self._spec.name}: {self.split} has the {what} {other}, expected {least} to {most} by the task's "
+                f"spec (vocab_size={self._spec.vocab_size}, classes={self._spec.classes}, "
+                f"max_len={self._spec.max_len})"
             )
 
     def _append(self, data: bytes, lengths: Any) -> None:

@@ -1,4 +1,4 @@
-"""Tasks made from raw data or by a generator: find the data, derive the facts, prepare the task with these facts.
+"""Tasks made from raw data or by a generator: find the data, derive the specification, prepare the task.
 
 SHA-256 and row counts of raw files are stored in the cache folder, so that a second start reads no data.
 """
@@ -19,8 +19,9 @@ from pydantic import NonNegativeInt, PositiveInt
 from lra.core.errors import UserError
 from lra.core.files import digest, sha256
 from lra.core.paths import expanded
-from lra.datasets import Place, Task, TaskBuilder, TaskSpec, hub, readers
+from lra.datasets import hub, readers
 from lra.datasets.cache import SPLITS, Identity, Splits, Writer, is_prepared, prepared, stored
+from lra.datasets.task import DataConfig, Task, TaskBuilder, TaskSpec
 
 GENERATED = "generated"  # name of a source that needs no raw data
 LISTED = 10  # files whose SHA-256 a record lists
@@ -37,7 +38,7 @@ class Source:
         name: origin of the data, for the record.
         read: returns all data in the form that the task's `fill` expects.
         files: the files; empty for generated data, the hub, and missing data.
-        content: returns the facts that decide the name, such as the number of rows, without parsing the data.
+        content: returns what decides the name, such as the number of rows, without parsing the data.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Source:
     files: list[Path] = field(default_factory=list)
     content: Callable[[], Content] = dict
 
-    def sha256(self, place: Place) -> dict[str, str]:
+    def sha256(self, place: DataConfig) -> dict[str, str]:
         """Return the SHA-256 of each file by its path below the folder that they share."""
         if not self.files:
             return {}
@@ -54,13 +55,13 @@ class Source:
         return stored(place, self.files, "sha256", lambda: dict(zip(names, map(sha256, self.files), strict=True)))
 
 
-def counted(place: Place, path: Path, count: Callable[[Path], int]) -> int:
+def counted(place: DataConfig, path: Path, count: Callable[[Path], int]) -> int:
     """Return the number of rows of a file by `count`, stored until the file changes."""
     return stored(place, [path], "rows", lambda: count(path))
 
 
 def of_splits(
-    place: Place,
+    place: DataConfig,
     name: str,
     files: dict[str, Path],
     read: Callable[[Path], Any],
@@ -80,7 +81,7 @@ def of_splits(
     )
 
 
-def missing_source(place: Place, what: str, *, wants: str, reason: str) -> Source:
+def missing_source(place: DataConfig, what: str, *, wants: str, reason: str) -> Source:
     """Return a source whose `read` raises `hub.missing_data_error`."""
 
     def read() -> NoReturn:
@@ -89,13 +90,13 @@ def missing_source(place: Place, what: str, *, wants: str, reason: str) -> Sourc
     return Source(name="", read=read)
 
 
-def first(place: Place, *names: str) -> Path | None:
+def first(place: DataConfig, *names: str) -> Path | None:
     """Return the first of these paths that exists below the data folder, or None."""
     paths = [place.data_dir / name for name in names] if place.data_dir else []
     return next((path for path in paths if path.exists()), None)
 
 
-def located(place: Place, name: str, key: str) -> Path:
+def located(place: DataConfig, name: str, key: str) -> Path:
     """Return a path as it was typed, or else below the data folder.
 
     Raises:
@@ -109,7 +110,7 @@ def located(place: Place, name: str, key: str) -> Path:
     raise UserError(f"task.{key}: {name}: no such file or folder{' here or in LRA_DATA' if place.data_dir else ''}")
 
 
-def together(place: Place, *layouts: dict[str, str]) -> dict[str, Path]:
+def together(place: DataConfig, *layouts: dict[str, str]) -> dict[str, Path]:
     """Return the files of the first layout found below the data folder, by its keys; empty if there is none.
 
     Raises:
@@ -131,7 +132,7 @@ def together(place: Place, *layouts: dict[str, str]) -> dict[str, Path]:
 class FromSource(TaskBuilder):
     """Builder of a task that is made from one source.
 
-    A subclass defines `find`, `facts_of`, `fill` and `baselines`; `name` is that of its folder in the cache. `BESIDE`
+    A subclass defines `find`, `spec_of`, `fill` and `baselines`; `name` is that of its folder in the cache. `BESIDE`
     lists the options that do not change what an example is.
     """
 
@@ -140,12 +141,12 @@ class FromSource(TaskBuilder):
     BESIDE: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
-    def find(self, place: Place) -> Source:
+    def find(self, place: DataConfig) -> Source:
         """Return the source of the data without reading it."""
 
     @abstractmethod
-    def facts_of(self, content: Content) -> TaskSpec:
-        """Return the facts for data of this content; for an empty one those of the published data."""
+    def spec_of(self, content: Content) -> TaskSpec:
+        """Return the specification for data of this content; for an empty one that of the published data."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -153,23 +154,23 @@ class FromSource(TaskBuilder):
         names = [field.name for field in fields(self) if field.init and field.name not in self.BESIDE]  # type: ignore[arg-type]
         return {name: getattr(self, name) for name in names}
 
-    def identity(self, place: Place, raw: dict[str, str]) -> Identity:
+    def identity(self, place: DataConfig, raw: dict[str, str]) -> Identity:
         """Return everything that determines the content of the cache, with the SHA-256 of the raw files."""
-        return {"task": self.name, "version": self.facts_of({}).version, **self.options, "raw": raw}
+        return {"task": self.name, "version": self.spec_of({}).version, **self.options, "raw": raw}
 
     @abstractmethod
-    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
-        """Write all examples and return further facts of the source for the record."""
+    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+        """Write all examples and return more about the source for the record."""
 
     @abstractmethod
     def baselines(self, splits: Splits) -> dict[str, float]:
         """Return the test scores of baselines by name."""
 
     @property
-    def facts(self) -> TaskSpec:
-        return self.facts_of({} if self.place is None else self.find(self.place).content())
+    def spec(self) -> TaskSpec:
+        return self.spec_of({} if self.place is None else self.find(self.place).content())
 
-    def locate(self, place: Place) -> str:
+    def locate(self, place: DataConfig) -> str:
         builder = self.at(place)
         source = builder.find(place)
         identity = builder.identity(place, source.sha256(place))
@@ -178,7 +179,7 @@ class FromSource(TaskBuilder):
             source.read()  # raises
         return digest(identity)
 
-    def build(self, place: Place) -> Task:
+    def build(self, place: DataConfig) -> Task:
         builder = self.at(place)
         source = builder.find(place)
         raw = source.sha256(place)
@@ -190,7 +191,7 @@ class FromSource(TaskBuilder):
 
         return prepared(
             place,
-            builder.facts,
+            builder.spec,
             builder.identity(place, raw),
             make,
             builder.baselines,
@@ -217,18 +218,18 @@ class Generated(FromSource):
     seed: NonNegativeInt
 
     @abstractmethod
-    def generated(self, place: Place) -> Any:
+    def generated(self, place: DataConfig) -> Any:
         """Return all examples, in the form that `fill` expects."""
 
     @property
     def sizes(self) -> dict[str, int]:
         return {split: getattr(self, f"{split}_size") for split in SPLITS}
 
-    def identity(self, place: Place, raw: dict[str, str]) -> Identity:
-        version = self.facts_of({}).version
+    def identity(self, place: DataConfig, raw: dict[str, str]) -> Identity:
+        version = self.spec_of({}).version
         return {"task": self.name, "version": version, "sizes": self.sizes, **self.options, "seed": self.seed}
 
-    def find(self, place: Place) -> Source:
+    def find(self, place: DataConfig) -> Source:
         """Return the generator as a source."""
         return Source(name=GENERATED, read=lambda: self.generated(place))
 

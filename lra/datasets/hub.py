@@ -11,14 +11,14 @@ from typing import Any
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest, read_json, write_json
-from lra.datasets import Place
+from lra.datasets.task import DataConfig
 
 
 class NotFetched(Exception):
     """The hub could not be reached or has no such data; the message is one line."""
 
 
-def rows(place: Place, dataset: str, *, split: str, count: int, wants: str) -> Any:
+def rows(place: DataConfig, dataset: str, *, split: str, count: int, wants: str) -> Any:
     """Return the rows of a split of a data set on the hub, through `datasets`.
 
     Raises:
@@ -36,7 +36,7 @@ def rows(place: Place, dataset: str, *, split: str, count: int, wants: str) -> A
     return found
 
 
-def file(place: Place, repository: str, name: str, *, wants: str) -> Path:
+def file(place: DataConfig, repository: str, name: str, *, wants: str) -> Path:
     """Return a file of a repository on the hub.
 
     Raises:
@@ -52,7 +52,7 @@ def file(place: Place, repository: str, name: str, *, wants: str) -> Path:
 
 
 @cache
-def files(place: Place, name: str, configuration: str | None = None) -> dict[str, list[Path]]:
+def files(place: DataConfig, name: str, configuration: str | None = None) -> dict[str, list[Path]]:
     """Return the Arrow files of each split of a data set of the hub or of a folder, through `datasets.load_dataset`.
 
     What was fetched once is taken from the cache, without asking the hub.
@@ -102,13 +102,13 @@ def is_reachable() -> bool:
     return True
 
 
-def missing_data_error(place: Place, what: str, *, wants: str, reason: str) -> UserError:
+def missing_data_error(place: DataConfig, what: str, *, wants: str, reason: str) -> UserError:
     """Return the error for data that are neither in the data folder nor on the network."""
     looked = f"not in {place.data_dir}" if place.data_dir else "no data folder is set (LRA_DATA=... or data_dir=...)"
     return UserError(f"{what}: {looked}, and it could not be fetched ({reason}). Put there: {wants}")
 
 
-def _fetched(load: Callable[[], Any], place: Place, what: str, *, wants: str) -> Any:
+def _fetched(load: Callable[[], Any], place: DataConfig, what: str, *, wants: str) -> Any:
     try:
         return from_hub(what, load)
     except NotFetched as error:

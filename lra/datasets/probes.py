@@ -15,12 +15,12 @@ import numpy as np
 
 from lra.core import streams
 from lra.core.errors import UserError
-from lra.datasets import Objective, Place, TaskSpec, titled
 from lra.datasets.baselines import majority
 from lra.datasets.cache import SPLITS, Splits, Writer
 from lra.datasets.from_source import Content, Generated, Source
 from lra.datasets.groups import Group, by_size
 from lra.datasets.splits import PositionLabels
+from lra.datasets.task import DataConfig, Objective, TaskSpec, titled
 
 VERSION = 1
 BLOCK = 1_024  # examples
@@ -101,7 +101,7 @@ class Probe(Generated):
         """Number of answers; by default answers are tokens."""
         return self.vocabulary + 1
 
-    def facts_of(self, content: Content) -> TaskSpec:
+    def spec_of(self, content: Content) -> TaskSpec:
         notes = {
             f"{key.replace('_', ' ')} {_said(value)}": self.published.get(key, ...) != value
             for key, value in self.options.items()
@@ -119,7 +119,7 @@ class Probe(Generated):
             causal=self.causal,
         )
 
-    def generated(self, place: Place) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    def generated(self, place: DataConfig) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """Yield blocks of examples: the split, tokens and answers."""
         for number, (split, size) in enumerate(self.sizes.items()):
             for start in range(0, size, BLOCK):
@@ -127,18 +127,18 @@ class Probe(Generated):
                 rows = min(BLOCK, size - start)
                 yield split, tokens[:rows], answers[:rows]
 
-    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         for split, tokens, answers in source.read():
             writers[split].mark(tokens, answers)
         return {"scored": "positions with an answer, all examples together"}
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Return test accuracies (percent) of the most frequent answer and of `tricks`."""
+        """Return test accuracies (percent) of the most frequent answer and of `extra_baselines`."""
         train, test = splits["train"], splits["test"]
-        tricks = self.tricks(train, test)
-        return {"most frequent answer": majority(train, test), **{name: float(value) for name, value in tricks.items()}}
+        extra = {name: float(value) for name, value in self.extra_baselines(train, test).items()}
+        return {"most frequent answer": majority(train, test), **extra}
 
-    def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
+    def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         """Return test accuracies (percent) of answers that need little reading."""
         return {}
 

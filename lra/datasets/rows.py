@@ -17,8 +17,8 @@ from torch.utils.data import Dataset
 
 from lra.core.errors import UserError
 from lra.core.files import denied
-from lra.datasets import PADDING, Task, TaskSpec
 from lra.datasets.cache import SPLITS, splits_of
+from lra.datasets.task import PADDING, Task, TaskSpec
 
 if TYPE_CHECKING:
     import datasets
@@ -42,7 +42,7 @@ class Rows(Dataset[Row]):
     Args:
         folder: of the prepared task.
         name: of the split.
-        spec: facts of the task.
+        spec: spec of the task.
     """
 
     def __init__(self, folder: Path, name: str, spec: TaskSpec) -> None:

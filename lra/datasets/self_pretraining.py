@@ -16,8 +16,8 @@ import numpy as np
 
 from lra.core import streams
 from lra.core.errors import UserError
-from lra.datasets import Split, Task, TaskSpec
 from lra.datasets.groups import held_out
+from lra.datasets.task import Split, Task, TaskSpec
 
 SHORTEST = 2  # tokens of a document with something to predict
 
@@ -110,31 +110,31 @@ class Following(Inputs):
 Objective = Literal["masked", "next"]
 
 
-def facts_of(facts: TaskSpec, objective: Objective, *, values: bool) -> TaskSpec:
-    """Return the facts of the pretraining task of a task with these facts.
+def spec_of(spec: TaskSpec, objective: Objective, *, values: bool) -> TaskSpec:
+    """Return the specification of the pretraining task of a task.
 
     Raises:
         UserError: the task does not classify.
     """
-    if facts.objective != "classify":
+    if spec.objective != "classify":
         raise UserError(
-            f"pretrain: {facts.name} predicts at positions; expected a task that classifies, or pretrain=none"
+            f"pretrain: {spec.name} predicts at positions; expected a task that classifies, or pretrain=none"
         )
     return TaskSpec(
-        name=f"{facts.name}, its inputs",
-        version=facts.version,
-        vocab_size=facts.vocab_size + (objective == "masked"),
-        max_len=facts.max_len,
-        classes=1 if values else facts.vocab_size,
+        name=f"{spec.name}, its inputs",
+        version=spec.version,
+        vocab_size=spec.vocab_size + (objective == "masked"),
+        max_len=spec.max_len,
+        classes=1 if values else spec.vocab_size,
         objective="values" if values else "tokens",
         causal=objective == "next",
-        fixed_length=facts.fixed_length,
+        fixed_length=spec.fixed_length,
     )
 
 
 def inputs_of(
     train: Split,
-    facts: TaskSpec,
+    spec: TaskSpec,
     digest: str,
     objective: Objective,
     *,
@@ -147,7 +147,7 @@ def inputs_of(
 
     Args:
         train: training split of the task.
-        facts: facts of the task.
+        spec: spec of the task.
         digest: of the task's data.
         objective: `masked` or `next`.
         values: predict numbers instead of classes.
@@ -169,13 +169,13 @@ def inputs_of(
             index=index,
             labels=np.empty(0, np.uint8),
             shift=train.shift,
-            vocab_size=facts.vocab_size,
+            vocab_size=spec.vocab_size,
             values=values,
         )
 
     val = split(rows[held])
     return Task(
-        **vars(facts_of(facts, objective, values=values)),
+        **vars(spec_of(spec, objective, values=values)),
         train=split(rows[~held]),
         val=val,
         test=val,

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lra.datasets import Split
+from lra.datasets.task import Split
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class PositionLabels(Split):
         rows = np.repeat(np.arange(len(examples)), self.counts(examples))
         return rows * length + self.places[self.predictions(examples)]
 
-    def verdicts(self) -> list[bytes]:
+    def label_keys(self) -> list[bytes]:
         places, labels = np.asarray(self.places), np.asarray(self.labels)
         cuts = zip(self.ends[:-1].tolist(), self.ends[1:].tolist(), strict=True)
         return [places[start:stop].tobytes() + labels[start:stop].tobytes() for start, stop in cuts]
@@ -115,7 +115,7 @@ def contradictions(splits: dict[str, Split]) -> dict[str, int]:
     names: dict[bytes, set[str]] = defaultdict(set)
     labels: dict[bytes, set[int]] = defaultdict(set)
     for name, split in splits.items():
-        for example, label in zip(_examples(split), split.verdicts(), strict=True):
+        for example, label in zip(_examples(split), split.label_keys(), strict=True):
             names[example].add(name)
             labels[example].add(label)
     pairs = [split.index.reshape(-1, split.documents) for split in splits.values() if split.documents > 1]

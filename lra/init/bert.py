@@ -23,7 +23,7 @@ from lra.records import tensors
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lra.datasets import Task
+    from lra.datasets.task import Task
     from lra.network.model import Model
 
 CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.json", "vocab.txt", "[CLS]"

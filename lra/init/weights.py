@@ -18,7 +18,7 @@ from lra.records.names import WEIGHTS
 if TYPE_CHECKING:  # the identity of a finished run needs no torch
     from torch import Tensor
 
-    from lra.datasets import Task
+    from lra.datasets.task import Task
     from lra.network.model import Model
 
 NOT_THERE, NOT_WANTED = "not in the file", "not in init.take"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, pad
 
 from lra.core.errors import UserError
-from lra.datasets import OF_INPUTS, PADDING, TaskSpec
+from lra.datasets.task import OF_INPUTS, PADDING, TaskSpec
 from lra.network.architecture import Architecture
 from lra.ops.dropout import Dropout
 from lra.ops.packing import Packed
@@ -25,16 +25,16 @@ class Embedding(nn.Module):
     are projected.
     """
 
-    def __init__(self, facts: TaskSpec, architecture: Architecture, *, cls: bool) -> None:
+    def __init__(self, spec: TaskSpec, architecture: Architecture, *, cls: bool) -> None:
         super().__init__()
         dim = architecture.dim
         if architecture.pixels is None:
-            self.tokens = nn.Embedding(facts.vocab_size, dim, padding_idx=PADDING)
+            self.tokens = nn.Embedding(spec.vocab_size, dim, padding_idx=PADDING)
         else:
-            self.tokens = Pixels(facts, architecture)
+            self.tokens = Pixels(spec, architecture)
         self.cls = nn.Parameter(torch.zeros(dim)) if cls else None
         self.cls_position = cls and architecture.cls_position
-        length = facts.max_len + self.cls_position
+        length = spec.max_len + self.cls_position
         if architecture.positions == "learned":
             self.positions: Tensor | None = nn.Parameter(torch.zeros(length, dim))
             if architecture.position_std > 0:
@@ -81,13 +81,13 @@ class Pixels(nn.Linear):
     from Scratch's masked data set (src/dataloaders/base.py).
     """
 
-    def __init__(self, facts: TaskSpec, architecture: Architecture) -> None:
+    def __init__(self, spec: TaskSpec, architecture: Architecture) -> None:
         super().__init__(1, architecture.dim)
-        hides = facts.objective in OF_INPUTS and not facts.causal
-        if facts.vocab_size != GREYS + 1 + hides:
+        hides = spec.objective in OF_INPUTS and not spec.causal
+        if spec.vocab_size != GREYS + 1 + hides:
             raise UserError(
-                f"model.pixels={architecture.pixels}: expected a task of {GREYS} grey values, {facts.name} has "
-                f"{facts.vocab_size - 1 - hides} ids; use model.pixels=null"
+                f"model.pixels={architecture.pixels}: expected a task of {GREYS} grey values, {spec.name} has "
+                f"{spec.vocab_size - 1 - hides} ids; use model.pixels=null"
             )
         assert architecture.pixels is not None
         self.mean, self.deviation = architecture.pixels

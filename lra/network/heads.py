@@ -9,27 +9,27 @@ import torch
 from torch import Tensor, nn
 
 from lra.core.errors import UserError
-from lra.datasets import TaskSpec
+from lra.datasets.task import TaskSpec
 from lra.network.architecture import Architecture
 from lra.network.embedding import sinusoids
 from lra.network.layers import ACTIVATIONS
 from lra.ops.device import at_least_float32
 
 
-def head_of(facts: TaskSpec, architecture: Architecture) -> nn.Module:
+def head_of(spec: TaskSpec, architecture: Architecture) -> nn.Module:
     """Create the head that maps features to logits.
 
     Its input is vectors of positions [..., D] for a task that predicts these, the vector of the last position for a
     reconstruction, else `pair_features` of pooled documents.
     """
     dim, interaction = architecture.dim, architecture.pair_features == "interaction"
-    if interaction and facts.documents != 2:
-        raise UserError(f"model.pair_features=interaction: expected a task of two documents, {facts.name} has one")
-    if facts.objective == "reconstruct":
-        return Reconstruction(facts, architecture)
-    if facts.objective != "classify":
-        return nn.Linear(dim, facts.classes, bias=architecture.bias)
-    return document_head(dim * (4 if interaction else facts.documents), facts, architecture)
+    if interaction and spec.documents != 2:
+        raise UserError(f"model.pair_features=interaction: expected a task of two documents, {spec.name} has one")
+    if spec.objective == "reconstruct":
+        return Reconstruction(spec, architecture)
+    if spec.objective != "classify":
+        return nn.Linear(dim, spec.classes, bias=architecture.bias)
+    return document_head(dim * (4 if interaction else spec.documents), spec, architecture)
 
 
 class Reconstruction(nn.Module):
@@ -40,12 +40,12 @@ class Reconstruction(nn.Module):
 
     positions: Tensor  # [L, D]
 
-    def __init__(self, facts: TaskSpec, architecture: Architecture) -> None:
+    def __init__(self, spec: TaskSpec, architecture: Architecture) -> None:
         super().__init__()
         if architecture.dim % 2:
-            raise UserError(f"model.dim={architecture.dim}: {facts.name} adds sinusoids, expected an even width")
-        self.register_buffer("positions", sinusoids(facts.max_len, architecture.dim), persistent=False)
-        self.decoder = document_head(architecture.dim, facts, architecture)
+            raise UserError(f"model.dim={architecture.dim}: {spec.name} adds sinusoids, expected an even width")
+        self.register_buffer("positions", sinusoids(spec.max_len, architecture.dim), persistent=False)
+        self.decoder = document_head(architecture.dim, spec, architecture)
 
     def forward(self, x: Tensor, scored: Tensor | None) -> Tensor:
         """Map x [B, D] to [B, L, classes], or to [m, classes] of the scored places."""
@@ -55,7 +55,7 @@ class Reconstruction(nn.Module):
         return self.decoder(x[scored // length] + self.positions[scored % length])
 
 
-def document_head(features: int, facts: TaskSpec, architecture: Architecture) -> nn.Sequential:
+def document_head(features: int, spec: TaskSpec, architecture: Architecture) -> nn.Sequential:
     """Create the head from features of an example's documents [B, features] to logits [B, classes].
 
     The hidden layers are the architecture's `head_hidden`; null: one of `mlp_dim`, and for pairs of documents a second
@@ -64,9 +64,9 @@ def document_head(features: int, facts: TaskSpec, architecture: Architecture) ->
     hidden, between = architecture.head_hidden, ACTIVATIONS[architecture.head_activation]
     if hidden is None:
         hidden = [architecture.mlp_dim]
-        if facts.documents == 2:
+        if spec.documents == 2:
             hidden, between = [*hidden, architecture.mlp_dim // 2], nn.ReLU
-    widths = [features, *hidden, facts.classes]
+    widths = [features, *hidden, spec.classes]
     layers = [nn.Linear(widths[0], widths[1], bias=architecture.bias)]
     for inputs, outputs in pairwise(widths[1:]):
         layers += [between(), nn.Linear(inputs, outputs, bias=architecture.bias)]

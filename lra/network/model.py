@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from lra.core.errors import UserError
-from lra.datasets import OF_INPUTS, PADDING, TaskSpec
+from lra.datasets.task import OF_INPUTS, PADDING, TaskSpec
 from lra.mixers.base import Attention, Mixer, MixerConfig
 from lra.network.architecture import GROUPS, Architecture, Group, belongs
 from lra.network.block import Block
@@ -36,32 +36,32 @@ class Model(nn.Module):
         masks_padding: the task has padding, and it is masked.
     """
 
-    def __init__(self, attention: Callable[[MixerConfig], Mixer], facts: TaskSpec, architecture: Architecture) -> None:
+    def __init__(self, attention: Callable[[MixerConfig], Mixer], spec: TaskSpec, architecture: Architecture) -> None:
         super().__init__()
-        _check(facts, architecture)
+        _check(spec, architecture)
         self.architecture = architecture
         self.dim = architecture.dim
-        self.max_len = facts.max_len
-        self.documents = facts.documents
+        self.max_len = spec.max_len
+        self.documents = spec.documents
         self.key_mask = architecture.key_mask
-        self.pooling = architecture.pooling if facts.objective == "classify" else "none"
-        of_documents = facts.objective in ("classify", *OF_INPUTS)
+        self.pooling = architecture.pooling if spec.objective == "classify" else "none"
+        of_documents = spec.objective in ("classify", *OF_INPUTS)
         self.cls = architecture.pooling == "cls" and of_documents
-        self.masks_padding = architecture.key_mask and of_documents and not facts.fixed_length
-        self.reconstructs = facts.objective == "reconstruct"
+        self.masks_padding = architecture.key_mask and of_documents and not spec.fixed_length
+        self.reconstructs = spec.objective == "reconstruct"
         self.interaction = architecture.pair_features == "interaction"
         # The order of these parts is the order in which their weights are drawn.
-        self.embedding = Embedding(facts, architecture, cls=self.cls)
+        self.embedding = Embedding(spec, architecture, cls=self.cls)
         config = MixerConfig(
             dim=architecture.dim,
             qkv_dim=architecture.qkv_dim,
             heads=architecture.heads,
-            max_positions=facts.max_len + self.cls,
+            max_positions=spec.max_len + self.cls,
             bias=architecture.attention_bias,
             out_proj=architecture.out_proj,
             dropout=architecture.dropout,
             dropout_over=architecture.dropout_over,
-            causal=facts.causal,
+            causal=spec.causal,
             layer=0,
             layers=architecture.depth,
         )
@@ -74,7 +74,7 @@ class Model(nn.Module):
         _check_mixer(self.blocks[0].mixer, masks=self.masks_padding, pooling=self.pooling)
         self.final_norm = make_norm(architecture, there=architecture.final_norm)
         self.whole_batches = architecture.norm_over == "batch"
-        self.head = head_of(facts, architecture)
+        self.head = head_of(spec, architecture)
         if architecture.weight_init == "xavier":
             kept = {value for block in self.blocks for value in block.mixer.own_values()}
             self.apply(lambda module: _xavier(module, kept))
@@ -184,12 +184,12 @@ def _lecun(module: nn.Module) -> None:
         nn.init.trunc_normal_(module.weight, std=uncut, a=-2 * uncut, b=2 * uncut)
 
 
-def _check(facts: TaskSpec, architecture: Architecture) -> None:
+def _check(spec: TaskSpec, architecture: Architecture) -> None:
     dim, qkv_dim = architecture.dim, architecture.qkv_dim
     if not architecture.out_proj and qkv_dim != dim:
         raise UserError(f"model.qkv_dim={qkv_dim}: expected model.dim={dim} in a variant without output projection")
-    if architecture.norm_over == "batch" and facts.objective != "classify":
-        raise UserError(f"model.norm_over=batch: expected a task that classifies, {facts.name} is another; use null")
+    if architecture.norm_over == "batch" and spec.objective != "classify":
+        raise UserError(f"model.norm_over=batch: expected a task that classifies, {spec.name} is another; use null")
     if architecture.positions == "sinusoidal" and dim % 2:
         raise UserError(f"model.positions=sinusoidal: expected an even model.dim, got {dim}")
 

@@ -10,17 +10,14 @@ from contextlib import contextmanager
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
+from lra.reports.cells import Cell, Column
 from lra.reports.frame import present
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from lra.reports import Report
-
-WIDTH = 3.5  # inches of a panel: a phone shows it at its own size
+WIDTH = 3.5  # width of a panel in inches; fits on a phone without scaling
 LINE = 0.17  # inches for a row of small text
 LONGEST = 28  # characters of a name
 TOGETHER = 9  # curves in colour of a panel, where there are more
@@ -52,22 +49,20 @@ LOOK = {
 
 SEEDS = "Test result of each seed"
 
-Panel = tuple[str, pd.DataFrame, pd.DataFrame]
-"""Name, cells and runs of a column."""
 Style = dict[str, Any]
 """Colour, line and marker of a system."""
 
 
-def drawn(report: "Report") -> tuple[str, dict[str, list[str]]]:
+def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
     """Return the figure of a README and, by title, the panels of a page as SVG; a figure without data is left out."""
-    draw: dict[str, Callable[[Axes, pd.DataFrame, pd.DataFrame, dict[str, Style]], bool]] = {
+    draw: dict[str, Callable[[Axes, Column, dict[str, Style]], bool]] = {
         SEEDS: _seeds,
         "Steps to the goal": _steps,
         "Validation during training": _curves,
         "Training time and test result": _cost,
         "Test accuracy by depth and length": _groups,
     }
-    columns, styles = report.columns(), styles_of(report.cells)
+    styles = styles_of(columns)
     with styled(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks
         figures = {title: _panels(columns, panel, styles) for title, panel in draw.items()}
@@ -102,17 +97,17 @@ def _named(name: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _panels(columns: list[Panel], draw: Callable[..., bool], styles: dict[str, Style]) -> list[str]:
+def _panels(columns: list[Column], draw: Callable[..., bool], styles: dict[str, Style]) -> list[str]:
     """Draw a panel for each column with data, and a legend if they have labels."""
     from matplotlib.figure import Figure
 
-    panels: list[Any] = []
+    panels: list[str] = []
     handles: dict[str, Any] = {}
-    for name, cells, runs in columns:
-        figure = Figure(figsize=(WIDTH, _height(cells) if draw in (_seeds, _steps) else 2.4), layout="constrained")
+    for column in columns:
+        figure = Figure(figsize=(WIDTH, _height(column) if draw in (_seeds, _steps) else 2.4), layout="constrained")
         axis = figure.subplots()
-        if draw(axis, cells, runs, styles):
-            axis.set_title(_named(name))
+        if draw(axis, column, styles):
+            axis.set_title(_named(column.name))
             panels.append(svg(figure))
             for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
@@ -126,102 +121,97 @@ def _panels(columns: list[Panel], draw: Callable[..., bool], styles: dict[str, S
     return panels
 
 
-def styles_of(cells: pd.DataFrame) -> dict[str, Style]:
+def styles_of(columns: list[Column]) -> dict[str, Style]:
     """Return the style of each system: its colour everywhere, and a line where a report shares a colour."""
     styles: dict[str, Style] = {}
-    own = cells[cells.kind == "system"].sort_values("place").drop_duplicates("system")
     alike = Counter[str]()
-    for row in own.itertuples():
-        colour = COLOURS[row.place[0] % len(COLOURS)]
+    cells = sorted((cell for column in columns for cell in column.cells), key=lambda cell: cell.order)
+    for cell in {cell.system: cell for cell in cells}.values():
+        colour = COLOURS[cell.order[0] % len(COLOURS)]
         number = alike[colour]
         alike[colour] += 1
-        styles[row.system] = {
+        styles[cell.system] = {
             "color": colour,
             "linestyle": LINES[number % len(LINES)],
             "marker": MARKERS[number % len(MARKERS)],
-            "label": _named(row.system),
+            "label": _named(cell.system),
         }
     return styles
 
 
-def highlighted(cells: pd.DataFrame) -> list[str]:
+def highlighted(column: Column) -> set[str]:
     """Return the systems that curves show in colour: all if they are few, else Transformer, the variants of Simple and
     the best."""
-    own = cells[cells.kind == "system"]
-    if len(own) <= TOGETHER:
-        return own.system.tolist()
-    best = own.sort_values("mean", ascending=(own.metric == "perplexity").any()).system
-    named = own[own.vanilla | (own.attention == "simple")].system
-    chosen = list(dict.fromkeys([*named, *best]))[: max(TOGETHER, len(named))]
-    return [name for name in own.system if name in chosen]
+    cells, sign = column.cells, 1 if column.lower_is_better else -1
+    if len(cells) <= TOGETHER:
+        return {cell.system for cell in cells}
+    best = sorted(cells, key=lambda cell: math.inf if cell.summary.mean is None else sign * cell.summary.mean)
+    named = [cell for cell in cells if cell.is_vanilla or cell.attention == "simple"]
+    chosen = list(dict.fromkeys(cell.system for cell in [*named, *best]))
+    return set(chosen[: max(TOGETHER, len(named))])
 
 
-def _plot(axis: "Axes", name: str, style: Style, shown: list[str], x: list, y: list, *, marked: bool) -> None:
-    if name not in shown:
-        style = {"color": OTHERS, "linewidth": 0.7, "zorder": 1, "label": "others"}
-    axis.plot(x, y, **(style if marked else {**style, "marker": ""}))
+def _plot(
+    axis: "Axes", cell: Cell, styles: dict[str, Style], shown: set[str], x: list, y: list, **changes: str
+) -> None:
+    grey = {"color": OTHERS, "linewidth": 0.7, "zorder": 1, "label": "others"}
+    axis.plot(x, y, **{**(styles[cell.system] if cell.system in shown else grey), **changes})
 
 
-def caption(columns: list[Panel]) -> str:
+def caption(columns: list[Column]) -> str:
     """Name the marks of the figure of seeds."""
     marks = ["Dot: seed", "bar: mean"]
-    if any(cells.published.notna().any() for _, cells, _ in columns):
+    if any(cell.published is not None for column in columns for cell in column.cells):
         marks.append("cross: published value")
-    if any((cells.kind == "baseline").any() for _, cells, _ in columns):
+    if any(column.baselines for column in columns):
         marks.append("dashed line: best trivial baseline")
     return "; ".join(marks) + "."
 
 
-def _height(cells: pd.DataFrame) -> float:
-    return LINE * (cells.kind == "system").sum() + 0.7
+def _height(column: Column) -> float:
+    return LINE * len(column.cells) + 0.7
 
 
-def _all_seeds(columns: list[Panel], styles: dict[str, Style]) -> str:
-    """Draw the test result of each seed of all columns in one figure: below one another if they are two."""
+def _all_seeds(columns: list[Column], styles: dict[str, Style]) -> str:
+    """Draw the test result of each seed of all columns below one another: a phone shows a wider figure too small."""
     from matplotlib.figure import Figure
 
-    across = 1 if len(columns) <= 2 else 2
-    lines = [columns[place : place + across] for place in range(0, len(columns), across)]
-    heights = [max(_height(cells) for _, cells, _ in line) for line in lines]
-    figure = Figure(figsize=(1.3 * WIDTH if across == 1 else 2 * WIDTH, sum(heights)), layout="constrained")
-    axes = figure.subplots(len(lines), across, squeeze=False, gridspec_kw={"height_ratios": heights}).flat
-    for axis, (name, cells, runs) in zip(axes, columns, strict=False):
-        _seeds(axis, cells, runs, styles)
-        axis.set_title(_named(name))
-    for axis in list(axes)[len(columns) :]:
-        axis.remove()
+    heights = [_height(column) for column in columns]
+    figure = Figure(figsize=(1.3 * WIDTH, sum(heights)), layout="constrained")
+    axes = figure.subplots(len(columns), squeeze=False, gridspec_kw={"height_ratios": heights}).flat
+    for axis, column in zip(axes, columns, strict=True):
+        _seeds(axis, column, styles)
+        axis.set_title(_named(column.name))
     return svg(figure)
 
 
-def _seeds(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, _: dict[str, Style]) -> bool:
+def _seeds(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
     """The test result of each seed, the mean, the published value and the best trivial baseline."""
-    own, trivial = cells[cells.kind == "system"].reset_index(drop=True), cells[cells.kind == "baseline"]
-    for y, row in own.iterrows():
-        scores = runs[runs.system == row.system].score.dropna()
-        axis.scatter(scores, [y] * len(scores), s=12, color=DOT, alpha=0.7)
-        axis.plot([row["mean"]] * 2, [y - 0.3, y + 0.3], color=DOT)
-        if pd.notna(row.published):
-            axis.scatter([row.published], [y], marker="x", s=18, color=CROSS)
-    if len(trivial):
-        best = trivial["mean"].min() if (own.metric == "perplexity").any() else trivial["mean"].max()
-        axis.axvline(best, color=RULE, linewidth=0.8, linestyle="--")
-    rows(axis, own.system.tolist())
-    axis.set_xlabel(_unit(own))
+    for y, cell in enumerate(column.cells):
+        axis.scatter(cell.scores, [y] * len(cell.scores), s=12, color=DOT, alpha=0.7)
+        if cell.summary.mean is not None:
+            axis.plot([cell.summary.mean] * 2, [y - 0.3, y + 0.3], color=DOT)
+        if cell.published is not None:
+            axis.scatter([cell.published], [y], marker="x", s=18, color=CROSS)
+    if column.best_baseline:
+        axis.axvline(column.best_baseline[1], color=RULE, linewidth=0.8, linestyle="--")
+    rows(axis, [cell.system for cell in column.cells])
+    axis.set_xlabel(_unit(column))
     return True
 
 
-def _steps(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, _: dict[str, Style]) -> bool:
+def _steps(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
     """The steps of each seed to the goal of the task."""
-    own = cells[(cells.kind == "system") & cells.goal.notna()].reset_index(drop=True)
-    for y, name in enumerate(own.system):
-        mine = runs[(runs.system == name) & runs.steps.notna()]
+    cells = [cell for cell in column.cells if cell.goal is not None]
+    for y, cell in enumerate(cells):
+        ended = cell.frame[cell.frame.steps.notna()]
         for solved, face in ((True, DOT), (False, "none")):
-            part = mine[mine.solved.astype(bool) == solved]
-            axis.scatter(part.steps, [y] * len(part), s=12, facecolor=face, edgecolor=DOT, linewidth=0.7)
-    rows(axis, own.system.tolist())
+            steps = ended[ended.solved.astype(bool) == solved].steps
+            axis.scatter(steps, [y] * len(steps), s=12, facecolor=face, edgecolor=DOT, linewidth=0.7)
+    rows(axis, [cell.system for cell in cells])
     axis.set_xlabel("steps to the goal (open: not reached)")
     _thousands(axis)
-    return len(own) > 0
+    return len(cells) > 0
 
 
 def rows(axis: "Axes", names: list[str]) -> None:
@@ -237,8 +227,8 @@ def _thousands(axis: "Axes") -> None:
     axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
-def _unit(cells: pd.DataFrame) -> str:
-    return "test perplexity" if (cells.metric == "perplexity").any() else "test accuracy (%)"
+def _unit(column: Column) -> str:
+    return "test perplexity" if column.metric == "perplexity" else "test accuracy (%)"
 
 
 def curve(metrics: list[dict[str, Any]], metric: str) -> list[tuple[int, float]]:
@@ -255,38 +245,36 @@ def curve(metrics: list[dict[str, Any]], metric: str) -> list[tuple[int, float]]
     return points
 
 
-def _curves(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[str, Style]) -> bool:
+def _curves(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
     """The mean over seeds of the validation result by step."""
-    shown = highlighted(cells)
-    for name in cells[cells.kind == "system"].system:
+    shown = highlighted(column)
+    for cell in column.cells:
         by_step: dict[int, list[float]] = defaultdict(list)
-        mine = present(runs[runs.system == name])
-        for run in mine:
+        for run in present(cell.frame):
             for step, value in curve(run.metrics, run.record.metric):
                 by_step[step].append(value)
-        steps = sorted(step for step, values in by_step.items() if len(values) * 2 >= len(mine))
+        steps = sorted(step for step, values in by_step.items() if len(values) * 2 >= len(cell.records))
         if steps:
-            _plot(axis, name, styles[name], shown, steps, [fmean(by_step[step]) for step in steps], marked=False)
+            _plot(axis, cell, styles, shown, steps, [fmean(by_step[step]) for step in steps], marker="")
     axis.set_xlabel("step")
-    axis.set_ylabel(_unit(cells).replace("test", "validation"))
+    axis.set_ylabel(_unit(column).replace("test", "validation"))
     _thousands(axis)
     return any(len(line.get_xdata()) > 1 for line in axis.lines)  # type: ignore[arg-type]
 
 
-def _cost(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[str, Style]) -> bool:
+def _cost(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
     """Mean test result by the median of the training time."""
     times = []
-    for row in cells[(cells.kind == "system") & (cells.n > 0)].to_dict("records"):
-        seconds = runs[(runs.system == row["system"]) & runs.score.notna()].train_seconds.dropna()
-        if len(seconds):
+    for cell in column.cells:
+        seconds = cell.finished.train_seconds.dropna()
+        if len(seconds) and cell.summary.mean is not None:
             times.append(median(seconds))
-            style = {**styles[row["system"]], "linestyle": "none"}
-            axis.plot(times[-1:], [row["mean"]], **style)
+            axis.plot(times[-1:], [cell.summary.mean], **{**styles[cell.system], "linestyle": "none"})
     if len(times) < 2:
         return False
     seconds_axis(axis, times)
     axis.set_xlabel("training time (s)")
-    axis.set_ylabel(_unit(cells))
+    axis.set_ylabel(_unit(column))
     return True
 
 
@@ -303,24 +291,22 @@ def seconds_axis(axis: "Axes", times: list[float]) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _groups(axis: "Axes", cells: pd.DataFrame, runs: pd.DataFrame, styles: dict[str, Style]) -> bool:
+def _groups(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
     """Test accuracy of examples of each depth or length, all seeds of a system together."""
-    names = [
-        name for name in GROUPS
-        if any(len(run.record.diagnostics.get(name, {})) > 1 for run in present(runs[runs.score.notna()]))
-    ]  # fmt: skip
-    if not names:
+    found = [run.record.diagnostics for run in present(column.frame[column.frame.score.notna()])]
+    name = next((name for name in GROUPS if any(len(groups.get(name, {})) > 1 for groups in found)), None)
+    if name is None:
         return False
-    shown = highlighted(cells)
-    for system in cells[cells.kind == "system"].system:
+    shown = highlighted(column)
+    for cell in column.cells:
         total, correct = Counter[str](), Counter[str]()
-        for run in present(runs[runs.system == system]):
-            for value, group in run.record.diagnostics.get(names[0], {}).items():
+        for record in cell.records:
+            for value, group in record.diagnostics.get(name, {}).items():
                 total[value] += group.examples
                 correct[value] += group.correct
         shares = [100 * correct[value] / total[value] for value in total]
-        _plot(axis, system, styles[system], shown, list(total), shares, marked=True)
-    axis.set_xlabel(names[0])
+        _plot(axis, cell, styles, shown, list(total), shares)
+    axis.set_xlabel(name)
     axis.set_ylabel("test accuracy (%)")
     axis.tick_params(axis="x", labelrotation=45)
     return True

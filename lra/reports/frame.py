@@ -25,6 +25,7 @@ MILESTONES = ("50", "90", "99")  # percent of validation accuracy
 LARGEST = 1e15  # a perplexity above is treated as infinite
 COLUMN = ["protocol", "selection", "task"]  # identifies a column of a table
 CELL = [*COLUMN, "attention", "variant", "settings"]  # identifies a cell
+INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # what no reader of seeds.csv needs
 
 
 def runs_frame(folder: Path, runs: list[Run], published: Published, selection: str | None = None) -> pd.DataFrame:
@@ -58,6 +59,11 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
     ]  # fmt: skip
     order = sorted(range(len(frame)), key=keys.__getitem__)
     return frame.iloc[order].reset_index(drop=True).assign(column=lambda whole: _column_names(whole))
+
+
+def seeds(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame of runs as seeds.csv has it: numbers and names."""
+    return frame.drop(columns=INTERNAL).assign(name=[run.name if run is not None else "" for run in frame.run])
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
@@ -172,7 +178,7 @@ def _column_names(frame: pd.DataFrame) -> list[str]:
 def baselines(frame: pd.DataFrame) -> dict[str, float]:
     """Return the trivial baselines of a column; of those that are fitted on each machine, the best result.
 
-    Raises UserError if runs disagree about one that is counted.
+    Raises UserError if runs differ in a baseline that is not fitted.
     """
     values: dict[str, float] = {}
     for run in present(frame):

@@ -10,12 +10,13 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lra.records.names import README, SEEDS, SEEDS_FIGURE, TABLE, TABLE_TEX
+from lra.reports.cells import Column
 from lra.reports.figures import caption
-from lra.reports.frame import CELL
+from lra.reports.frame import CELL, seeds
 from lra.reports.tables import MARK, significance, unbeaten
 
 if TYPE_CHECKING:
-    from lra.reports import Report
+    from lra.reports.report import Report
 
 HERE = Path(__file__).parent
 METRICS = {"accuracy": "accuracy in percent", "perplexity": "perplexity"}
@@ -24,9 +25,6 @@ RULES = {
     "best_val": "at the best validation result (`best_val`)",
     "best_test": "at the best result on the test split itself (`best_test`)",
 }
-LEFT_OUT = ["published_mean", "kind", "short"]  # of table.csv
-TECHNICAL = ["place", "caveats", "scores", "vanilla", "own", "pretrained"]  # of the frame of cells
-INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # of seeds.csv
 P = "p (Holm)"
 SHOWN = {  # in a page, by column of the frame of cells
     "system": "system", "mean": "mean", "sd": "sd", "n": "n", "interval": "interval", "published": "published",
@@ -49,31 +47,10 @@ def texts(report: "Report") -> dict[str, str]:
     """Return README.md, table.csv, table.tex and seeds.csv by name."""
     return {
         README: readme(report),
-        TABLE: as_csv(table(report.cells).drop(columns=LEFT_OUT)),
+        TABLE: as_csv(report.cells.drop(columns=["kind", "short", "published_mean"])),
         TABLE_TEX: latex(report),
         SEEDS: as_csv(seeds(report.frame)),
     }
-
-
-def table(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame of cells with per-seed results and caveats as text."""
-
-    def listed(value: Any, form: Any) -> str:
-        return form(value) if isinstance(value, (dict, list)) else ""
-
-    return cells.drop(columns=TECHNICAL).assign(
-        seeds=[
-            listed(scores, lambda known: " ".join(f"{score:.2f}" for score in known.values()))
-            for scores in cells.scores
-        ],
-        footnotes=[listed(caveats, "; ".join) for caveats in cells.caveats],
-    )
-
-
-def seeds(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame of runs without what is no number or name."""
-    names = [run.name if run is not None else "" for run in frame.run]
-    return frame.drop(columns=INTERNAL).assign(name=names)
 
 
 def seed_rows(frame: pd.DataFrame) -> pd.DataFrame:
@@ -93,18 +70,18 @@ def as_csv(frame: pd.DataFrame) -> str:
 
 def readme(report: "Report") -> str:
     """Return README.md."""
-    matrix = report.matrix
+    tables = report.tables
     return _environment(autoescape=False).get_template("readme.md.j2").render(
-        **_facts(report),
+        **_summary(report),
         figure=SEEDS_FIGURE,
         subject=_subject(report),
-        matrix=markdown(matrix.table),
-        solved=markdown(matrix.solved, left=1) if len(matrix.solved) else "",
-        steps=markdown(matrix.steps, left=1) if len(matrix.steps) else "",
-        notes=matrix.notes,
-        significance=significance(report.cells),
-        unbeaten=unbeaten(report.cells),
-        caption=caption(report.columns()),
+        results=markdown(tables.results),
+        solved=markdown(tables.solved, left=1) if len(tables.solved) else "",
+        steps=markdown(tables.steps, left=1) if len(tables.steps) else "",
+        notes=tables.notes,
+        significance=significance(report.columns),
+        unbeaten=unbeaten(report.columns),
+        caption=caption(report.columns),
     )  # fmt: skip
 
 
@@ -112,53 +89,44 @@ def page(report: "Report", figures: Mapping[str, list[str]]) -> str:
     """Return index.html, which needs no other file."""
     assets = HERE / "assets"
     return _environment(autoescape=True).get_template("page.html.j2").render(
-        **_facts(report),
-        sections=sections(report),
+        **_summary(report),
+        sections=map(section, report.columns),
         figures=figures,
-        caption=caption(report.columns()),
+        caption=caption(report.columns),
         seeds=html(seed_rows(report.frame)),
         script=(assets / "sortable.min.js").read_text(encoding="utf-8"),
         licence=(assets / "sortable.LICENSE").read_text(encoding="utf-8"),
     )  # fmt: skip
 
 
-def sections(report: "Report") -> list[dict[str, Any]]:
-    """Return name, goal, note on the baselines, HTML table and caveats of each column of a report."""
-    found = []
-    for name, cells, _ in report.columns():
-        whole = table(cells)
-        whole = whole.assign(
-            system=whole.system.where(whole.kind == "system", "baseline: " + whole.system),
-            interval=_intervals(whole.low, whole.high),
-            difference_interval=_intervals(whole.difference_low, whole.difference_high),
-        )
-        rates, goals = whole.lr.dropna().unique(), whole.goal.dropna().unique()
-        notes = [f"Goal: {goal:g} % validation accuracy." for goal in goals]
-        if len(rates) == 1:
-            notes.append(f"Learning rate: {rates[0]:g}.")
-        filled = [
-            column for column in SHOWN
-            if whole[column].replace("", None).notna().any() and (column != "lr" or len(rates) > 1)
-        ]  # fmt: skip
-        found.append({
-            "name": name,
-            "note": " ".join(filter(None, [*notes, unbeaten(cells)])),
-            "table": html(whole[filled].rename(columns=SHOWN)),
-            "caveats": _caveats(cells[cells.kind == "system"]),
-        })  # fmt: skip
-    return found
-
-
-def _caveats(own: pd.DataFrame) -> list[str]:
-    """Return each footnote of a column with the systems that have it."""
+def section(column: Column) -> dict[str, Any]:
+    """Return name, notes, HTML table and caveats of a column."""
+    rows = column.rows()
+    rows = rows.assign(
+        system=rows.system.where(rows.kind == "system", "baseline: " + rows.system),
+        interval=_intervals(rows.low, rows.high),
+        difference_interval=_intervals(rows.difference_low, rows.difference_high),
+    )
+    rates, goals = rows.lr.dropna().unique(), rows.goal.dropna().unique()
+    notes = [f"Goal: {goal:g} % validation accuracy." for goal in goals]
+    if len(rates) == 1:  # a sentence instead of a column
+        notes.append(f"Learning rate: {rates[0]:g}.")
+        rows = rows.assign(lr=None)
+    filled = [name for name in SHOWN if rows[name].replace("", None).notna().any()]
     systems: dict[str, list[str]] = {}
-    for row in own.itertuples():
-        for caveat in row.caveats:
-            systems.setdefault(caveat, []).append(row.system)
-    return [
-        f"{'All systems' if len(names) == len(own) > 1 else ', '.join(names)}: {caveat}"
-        for caveat, names in systems.items()
-    ]
+    for cell in column.cells:
+        for caveat in cell.caveats():
+            systems.setdefault(caveat, []).append(cell.system)
+    everyone = len(column.cells) if len(column.cells) > 1 else None
+    return {
+        "name": column.name,
+        "note": " ".join(filter(None, [*notes, unbeaten([column])])),
+        "table": html(rows[filled].rename(columns=SHOWN)),
+        "caveats": [
+            f"{'All systems' if len(names) == everyone else ', '.join(names)}: {caveat}"
+            for caveat, names in systems.items()
+        ],
+    }
 
 
 def _intervals(low: pd.Series, high: pd.Series) -> list[str]:
@@ -167,31 +135,26 @@ def _intervals(low: pd.Series, high: pd.Series) -> list[str]:
 
 def _subject(report: "Report") -> str:
     """Return what the numbers of the table are."""
-    metrics = " or ".join(METRICS[name] for name in report.cells.metric.unique())
+    metrics = " or ".join(METRICS[name] for name in dict.fromkeys(column.metric for column in report.columns))
     rules = " or ".join(RULES[rule] for rule in report.frame.selection.unique())
     return f"Test {metrics}, mean ± sd over seeds, {rules}."
 
 
-def _facts(report: "Report") -> dict[str, Any]:
+def _summary(report: "Report") -> dict[str, Any]:
+    """Return the number of runs, their hours, hardware and commits."""
     records = [run.record for run in report.runs]
+    machines = [record.provenance for record in records]
+    commits = [machine.commit or "unknown" for machine in machines]
     return {
         "title": report.title,
         "done": int(report.frame.score.notna().sum()),
         "expected": len(report.frame),
         "runs": len(records),
         "hours": f"{sum(sum(record.seconds.values()) for record in records) / 3600:.1f}",
-        "hardware": sorted({_hardware(record.provenance.device, record.provenance.cpu) for record in records}),
-        "commits": sorted({_commit(record.provenance.commit or "unknown") for record in records}),
+        "hardware": sorted({machine.cpu if machine.device == "cpu" else machine.device for machine in machines}),
+        # the version of an installed package stays whole
+        "commits": sorted({re.sub("^([0-9a-f]{9})[0-9a-f]{31}$", r"\1", commit) for commit in commits}),
     }
-
-
-def _commit(name: str) -> str:
-    """Shorten a commit; the version of an installed package stays whole."""
-    return name[:9] if re.fullmatch("[0-9a-f]{40}", name) else name
-
-
-def _hardware(device: str, cpu: str) -> str:
-    return cpu if device == "cpu" else device
 
 
 def markdown(frame: pd.DataFrame, left: int = 2) -> str:
@@ -213,16 +176,16 @@ def escape(text: str) -> str:
 
 def latex(report: "Report") -> str:
     """Return the table in LaTeX, for booktabs and threeparttable: caption, label, and the footnotes as notes."""
-    frame = report.matrix.table
-    notes = [rf"\item[{letter}] {tex(note)}." for letter, note in report.matrix.notes.items()]
-    if stars := significance(report.cells):
+    frame = report.tables.results
+    notes = [rf"\item[{letter}] {tex(note)}." for letter, note in report.tables.notes.items()]
+    if stars := significance(report.columns):
         mark, text = (MARK, stars.removeprefix(MARK).strip()) if stars.startswith(MARK) else ("", stars)
         notes.append(rf"\item[{mark}] {tex(text)}.")
     rows = [" & ".join(map(_tex_cell, row)) + r" \\" for row in frame.itertuples(index=False)]
     headers = [re.sub(r"(?<=,) | (?=\(n = )", "\n", name) for name in frame.columns]
-    count = report.cells[report.cells.kind == "system"].system.nunique()
+    count = len({cell.system for column in report.columns for cell in column.cells})
     trivial = "Below the second line: trivial baselines." if rows[count:] else ""
-    caption = " ".join(filter(None, [_subject(report), trivial, unbeaten(report.cells)]))
+    caption = " ".join(filter(None, [_subject(report), trivial, unbeaten(report.columns)]))
     label = re.sub("[^a-z0-9]+", "-", report.title.lower()).strip("-")
     lines = [
         r"% By lra-report; needs \usepackage{booktabs,threeparttable}. If too wide: table* or sidewaystable.",

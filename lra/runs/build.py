@@ -10,7 +10,7 @@ from lra.config.cell import Cell
 from lra.config.settings import Settings
 from lra.core.errors import UserError
 from lra.core.paths import expanded
-from lra.datasets import Place, TaskBuilder, TaskSpec
+from lra.datasets.task import DataConfig, TaskBuilder, TaskSpec
 from lra.init import InitialWeights
 from lra.network.architecture import Architecture
 from lra.records.names import seed_folder
@@ -64,10 +64,10 @@ def assemble(settings: Settings) -> System:
     """Resolve the task, the attention, the model and the recipe, and check that they fit together."""
     from lra.mixers._backend import scan_of
 
-    with configure.blamed("task", settings.packages):
-        builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
-    builder = builder.at(Place.of(settings))
-    designed = architecture(settings.attention, settings.model, settings.packages)
+    with configure.blamed("task", settings.task):
+        builder = configure.build(settings.task, "task", kind=TaskBuilder)()
+    builder = builder.at(DataConfig.of(settings))
+    designed = architecture(settings.attention, settings.model)
     configure.check(Recipe, settings.train, "train.")
     recipe = Recipe(**settings.train)
     if settings.model["norm_over"] == "batch" and recipe.micro_batch != recipe.batch_size:
@@ -80,8 +80,8 @@ def assemble(settings: Settings) -> System:
         raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.InitialWeights")
 
     model = _treated(designed, recipe)
-    with configure.blamed("attention", settings.packages):
-        made = without_memory(lambda: model(builder.facts))
+    with configure.blamed("attention", settings.attention):
+        made = without_memory(lambda: model(builder.spec))
     system = System(
         builder=builder,
         model=model,
@@ -114,8 +114,8 @@ def without_memory(compute: Callable[[], Value]) -> Value:
 def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callable[[TaskSpec], Model]":
     """Freeze and group the weights of a model as the recipe says."""
 
-    def model(facts: TaskSpec) -> "Model":
-        made = designed(facts)
+    def model(spec: TaskSpec) -> "Model":
+        made = designed(spec)
         made.freeze(recipe.freeze or ())
         made.group_by_parameter(recipe.groups or ())
         return made
@@ -137,10 +137,10 @@ def _pretraining(settings: Settings, values: dict[str, Any], system: System, fin
         raise UserError(str(error).replace("train.", "pretrain.train.")) from None
     pooling = "cls" if settings.model["pooling"] == "cls" else "mean"  # nothing is pooled, but the CLS is there
     model = {**settings.model, "pooling": pooling, "pair_features": "concat"}
-    pretrained = _treated(architecture(settings.attention, model, settings.packages), recipe)
-    with configure.blamed("attention", settings.packages):
-        made = without_memory(lambda: pretrained(options.facts(system.builder.facts)))
-    _check_weights(made, final, options, system.builder.facts.vocab_size)
+    pretrained = _treated(architecture(settings.attention, model), recipe)
+    with configure.blamed("attention", settings.attention):
+        made = without_memory(lambda: pretrained(options.spec(system.builder.spec)))
+    _check_weights(made, final, options, system.builder.spec.vocab_size)
     phase_settings = replace(
         settings,
         out=str(expanded(settings.cache, "cache") / PRETRAINED),
@@ -186,20 +186,18 @@ def check_attention(settings: Settings, system: System) -> None:
     from lra.runs.device import device_of
 
     with torch.random.fork_rng(devices=[]):
-        model = system.model(system.builder.facts)
+        model = system.model(system.builder.spec)
     check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
 
 
-def architecture(
-    attention: dict[str, Any], model: dict[str, Any], packages: list[str]
-) -> "Callable[[TaskSpec], Model]":
-    """Build the model of a configuration, for the facts of any task."""
+def architecture(attention: dict[str, Any], model: dict[str, Any]) -> "Callable[[TaskSpec], Model]":
+    """Build the model of a configuration, for the spec of any task."""
     from lra.mixers.base import Mixer
     from lra.network.model import Model
 
-    mixer = configure.build(attention, "attention", packages, supplied=1, kind=Mixer)
+    mixer = configure.build(attention, "attention", supplied=1, kind=Mixer)
     configure.check(Architecture, model, "model.")
-    return lambda facts: Model(mixer, facts, Architecture(**model))
+    return lambda spec: Model(mixer, spec, Architecture(**model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,17 +225,17 @@ class Job:
     @property
     def labels(self) -> dict[str, Any]:
         """Part of the record that is known before training."""
-        facts = self.system.builder.facts
+        spec = self.system.builder.spec
         return {
-            "task": facts.name,
-            "task_version": facts.version,
+            "task": spec.name,
+            "task_version": spec.version,
             "attention": self.cell.attention,
             "variant": self.cell.variant,
             "protocol": self.cell.protocol,
             "settings": self.cell.settings,
             "seed": self.settings.seed,
             "selection": self.system.recipe.selection,
-            "metric": facts.metric,
+            "metric": spec.metric,
             **({"row": self.system.row} if self.system.row else {}),
         }
 

@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from lra.config.settings import Settings
 from lra.core import streams
-from lra.datasets import Split, TaskSpec
 from lra.datasets.splits import LMWindows, PositionLabels
+from lra.datasets.task import Split, TaskSpec
 from lra.network.model import Model
 from lra.ops import products
 from lra.ops.dropout import set_keys
@@ -31,12 +31,12 @@ from lra.training.trainer import compute_gradient
 QUICK_SECONDS = 0.25  # of the forward pass of one example
 
 
-def print_facts(job: Job, measured: bool) -> None:
-    """Print the facts of a run as JSON, with those of a step on this machine if `measured`."""
-    facts: dict[str, Any] = {"run_folder": str(job.folder), **describe(job.system)}
+def print_summary(job: Job, measured: bool) -> None:
+    """Print the summary of a run as JSON, with that of a step on this machine if `measured`."""
+    summary: dict[str, Any] = {"run_folder": str(job.folder), **describe(job.system)}
     if measured:
-        facts["measured"] = measure_step(job.settings, job.system)
-    print(json.dumps(facts, indent=1))
+        summary["measured"] = measure_step(job.settings, job.system)
+    print(json.dumps(summary, indent=1))
 
 
 def describe(system: System) -> dict[str, Any]:
@@ -44,11 +44,11 @@ def describe(system: System) -> dict[str, Any]:
 
     FLOPs are those of `counter`: a loop of elementwise products has next to none, whatever it takes.
     """
-    recipe, facts = system.recipe, system.builder.facts
+    recipe, spec = system.recipe, system.builder.spec
 
     def counted() -> tuple[Model, int]:
-        model = system.model(facts).eval()
-        tokens = torch.ones(facts.documents, facts.max_len, dtype=torch.long)
+        model = system.model(spec).eval()
+        tokens = torch.ones(spec.documents, spec.max_len, dtype=torch.long)
         with counter() as flops:
             model(tokens).sum().backward()
         return model, flops.get_total_flops()
@@ -60,7 +60,7 @@ def describe(system: System) -> dict[str, Any]:
         "full_pattern": system.full_pattern,
         **before,
         "learning_rate": _rates(recipe),
-        "tokens_per_step": recipe.batch_size * facts.documents * facts.max_len,
+        "tokens_per_step": recipe.batch_size * spec.documents * spec.max_len,
         "flops_per_step": flops * recipe.batch_size,
     }
 
@@ -75,19 +75,19 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
         hours: of all steps at this length, without evaluations; batches of shorter documents take less.
         peak_memory_bytes: None where the system has no figure.
     """
-    recipe, facts, how = system.recipe, system.builder.facts, {"seed": settings.seed, "step": 0}
+    recipe, spec, how = system.recipe, system.builder.spec, {"seed": settings.seed, "step": 0}
     keep_memory()
     torch.set_num_threads(settings.threads or threads_at_hand())
     device = device_of(settings.device)
     memory = PeakMemory(device)
-    model = draw_model(system, facts, settings.seed).to(device)
+    model = draw_model(system, spec, settings.seed).to(device)
     optimizer = make_optimizer(model, recipe)
-    split, first = stand_in(facts, recipe.micro_batch, settings.seed), np.arange(1)
+    split, first = random_split(spec, recipe.micro_batch, settings.seed), np.arange(1)
 
     model.train()
     model.redraw(settings.seed, 0)
-    part = read(split, first, first, facts.max_len)
-    set_keys(model, **how, rows=part.rows)
+    part = read(split, first, first, spec.max_len)
+    set_keys(model, **how, rows=part.documents)
     began = time.perf_counter()
     with saved_tensors(model.state_dict().values()) as saved:
         loss = summed_loss(*predict(model, part, settings.precision))
@@ -186,18 +186,18 @@ def saved_tensors(excluded: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
         yield lambda: sum(size for storage, size in kept.values() if not storage.expired())
 
 
-def stand_in(facts: TaskSpec, examples: int, seed: int) -> Split:
-    """Return `examples` random examples of the greatest length; in a task of positions, all of them are scored."""
-    rng, length = streams.generator(seed, "check"), facts.max_len
-    answers = rng.integers(0, facts.classes, examples if facts.objective == "classify" else examples * length)
+def random_split(spec: TaskSpec, examples: int, seed: int) -> Split:
+    """Return random examples of the maximum length; in tasks that score positions, all positions are scored."""
+    rng, length = streams.generator(seed, "check"), spec.max_len
+    answers = rng.integers(0, spec.classes, examples if spec.objective == "classify" else examples * length)
     document = {
-        "tokens": rng.integers(1, facts.vocab_size, length + examples, dtype=np.uint16),
+        "tokens": rng.integers(1, spec.vocab_size, length + examples, dtype=np.uint16),
         "offsets": np.array([0, length]),
-        "index": np.zeros(examples * facts.documents, dtype=int),
+        "index": np.zeros(examples * spec.documents, dtype=int),
     }
-    if facts.objective == "classify":
+    if spec.objective == "classify":
         return Split(**document, labels=answers)
-    if facts.objective == "next_token":
+    if spec.objective == "next_token":
         return LMWindows(**document, labels=answers, context=length, stride=1)
     places = np.tile(np.arange(length), examples)
     return PositionLabels(**document, labels=answers, ends=np.arange(examples + 1) * length, places=places)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from lra.core.errors import UserError
-from lra.datasets import default_workers
+from lra.datasets.task import default_workers
 from lra.training import distributed
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)

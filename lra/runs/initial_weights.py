@@ -18,7 +18,7 @@ from lra.core import files, streams
 from lra.core.console import say
 from lra.core.files import digest, sweep_partials, write_atomic
 from lra.core.signals import StopFlag
-from lra.datasets import Task, TaskSpec
+from lra.datasets.task import Task, TaskSpec
 from lra.init import Checkpoint
 from lra.network.model import Model
 from lra.ops import products
@@ -32,16 +32,16 @@ from lra.training.optimizer import Diverged
 from lra.training.recipe import carried
 from lra.training.trainer import Output, Trainer
 
-KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # of a pretraining, in the records of its runs
+KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # what records keep of a pretraining
 FOREVER = -1  # seconds
 TAKEN = ["embedding", "mixer", "feed_forward", "norms"]
 
 
-def draw_model(system: System, facts: TaskSpec, seed: int) -> Model:
+def draw_model(system: System, spec: TaskSpec, seed: int) -> Model:
     """Draw the first weights of a model, on the CPU so that they are equal on every device."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(streams.key(seed, "init")[0] >> 1))
-        return system.model(facts)
+        return system.model(spec)
 
 
 def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:

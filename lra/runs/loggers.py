@@ -20,7 +20,7 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest
 from lra.core.names import shortened
-from lra.datasets import best_baseline
+from lra.datasets.task import best_baseline
 from lra.records.runs import read_kept
 from lra.runs.build import Job
 
@@ -117,7 +117,7 @@ def loggers_of(settings: Settings) -> list[Any]:
     """Build the loggers of a configuration. Raises UserError for a mistake in their options; one fails in a line."""
     made = []
     for name, node in settings.logger.items():
-        make = configure.build(node, f"logger.{name}", settings.packages)
+        make = configure.build(node, f"logger.{name}")
         try:
             made.append(make())
         except UserError:

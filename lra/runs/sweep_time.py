@@ -7,23 +7,23 @@ from lra.core.errors import CONFIG_ERROR
 from lra.core.signals import Paused
 from lra.runs.build import Job, System
 
-LEAST_STEPS, LEAST_SECONDS = 3, 5.0  # before the time of a step is known; the first step is not counted
+MIN_STEPS, MIN_SECONDS = 3, 5.0  # before the time of a step is known; the first step is not counted
 
 
 def training_tokens(system: System) -> int:
     """Return the tokens of one training and its pretraining, padding included."""
     phases = [system] if system.pretraining is None else [system, system.pretraining.system]
-    facts = system.builder.facts
-    return sum(phase.recipe.steps * phase.recipe.batch_size for phase in phases) * facts.documents * facts.max_len
+    spec = system.builder.spec
+    return sum(phase.recipe.steps * phase.recipe.batch_size for phase in phases) * spec.documents * spec.max_len
 
 
 class SweepTime:
     """Print the time of the whole sweep during its first run, and stop it if that is above `max_hours`."""
 
     def __init__(self, job: Job) -> None:
-        settings, facts = job.settings, job.system.builder.facts
+        settings, spec = job.settings, job.system.builder.spec
         self._tokens = settings.sweep["tokens"] if job.number == 0 else None
-        self._per_step = job.system.recipe.batch_size * facts.documents * facts.max_len
+        self._per_step = job.system.recipe.batch_size * spec.documents * spec.max_len
         self._max_hours = settings.max_hours if settings.sweep_minutes is None else None
         self._steps, self._began = 0, 0.0
 
@@ -35,7 +35,7 @@ class SweepTime:
         now = time.monotonic()
         if self._steps == 1:
             self._began = now
-        if self._steps <= LEAST_STEPS or now - self._began < LEAST_SECONDS:
+        if self._steps <= MIN_STEPS or now - self._began < MIN_SECONDS:
             return None
         seconds = (now - self._began) / (self._steps - 1) / self._per_step * self._tokens
         self._tokens = None

@@ -88,12 +88,12 @@ def _equal(
 
 def _difference(row: PlannedCell, run: PlannedRun, record: RunRecord) -> str:
     """Return why a kept run is not the planned one; empty if it is."""
-    facts = row.system.builder.facts
+    spec = row.system.builder.spec
     if record.status not in (Status.FINISHED, Status.DIVERGED):
         return record.status
-    if record.task_version != facts.version:
-        return f"{record.task}: task version {record.task_version}, now {facts.version}"
-    stated = [("task", record.task, facts.name), ("selection", record.selection, row.system.recipe.selection)]
+    if record.task_version != spec.version:
+        return f"{record.task}: task version {record.task_version}, now {spec.version}"
+    stated = [("task", record.task, spec.name), ("selection", record.selection, row.system.recipe.selection)]
     changes = [f"{key}: {there} there, {here} now" for key, there, here in stated if there != here]
     return "; ".join([*changes, *identity_differences(record.config, run.settings, ROUNDING)])
 

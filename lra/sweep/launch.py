@@ -61,12 +61,12 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     _check_launch(config)
     plan = planned(config, context.config_loader)
     if plan.rows[0].settings.describe:
-        from lra.runs.describe import print_facts
+        from lra.runs.describe import print_summary
 
         for row in plan.rows:
-            first = row.runs[0]  # seeds have the facts of their cell
+            first = row.runs[0]  # seeds have the settings of their cell
             job = Job(settings=first.settings, system=row.system, cell=row.cell, title=first.title)
-            print_facts(job, measured=False)
+            print_summary(job, measured=False)
         return
     _check_reference(plan)
     with read_write(config):

@@ -23,12 +23,12 @@ from omegaconf import DictConfig, OmegaConf
 from lra.config import rates
 from lra.config.cell import PLACED, Cell, cell_of, keys_of
 from lra.config.compose import options
-from lra.config.configure import check_packages, check_value
+from lra.config.configure import check_value
 from lra.config.settings import Seed, Settings, settings_of
 from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.core.files import digest, explained, hold
-from lra.datasets import Place
+from lra.datasets.task import DataConfig
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
 from lra.runs.build import System, assemble, run_folder
@@ -79,7 +79,7 @@ class PlannedCell:
         """Entry of the cell in `sweep.json`."""
         return DeclaredCell(
             **asdict(self.cell),
-            task_name=self.system.builder.facts.name,
+            task_name=self.system.builder.spec.name,
             selection=self.system.recipe.selection,
             folder=self.cell.folder.as_posix(),
             seeds=[run.settings.seed for run in self.runs],
@@ -237,7 +237,6 @@ def _add_rows(choices: dict[str, list[str]]) -> None:
 
 def _composed(loader: ConfigLoader, config: DictConfig, overrides: list[str]) -> tuple[Settings, DictConfig]:
     composed = loader.load_sweep_config(config, overrides)
-    check_packages(overrides, composed)
     HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration
     rates.apply(composed, composed.hydra)
     return settings_of(composed), composed
@@ -254,12 +253,12 @@ def check_data(rows: list[PlannedCell]) -> None:
     columns: dict[tuple[str, str, str], tuple[str | None, Cell]] = {}
     for row in rows:
         builder, task = row.system.builder, digest(row.settings.task)
-        name = builder.facts.name
+        name = builder.spec.name
         if name in lacking:
             continue
         try:
             if task not in located:
-                located[task] = builder.locate(Place.of(row.settings))
+                located[task] = builder.locate(DataConfig.of(row.settings))
         except UserError as error:
             lacking[name] = str(error)
             continue
@@ -273,9 +272,9 @@ def check_data(rows: list[PlannedCell]) -> None:
     for name, message in lacking.items():
         say(f"{name}: {message}")
     if lacking:
-        others = dict.fromkeys(row.cell.task for row in rows if row.system.builder.facts.name not in lacking)
+        others = dict.fromkeys(row.cell.task for row in rows if row.system.builder.spec.name not in lacking)
         remedy = f"add the files above{', or train the others: task=' if others else ''}{','.join(others)}"
-        runs = [len(row.runs) for row in rows if row.system.builder.facts.name in lacking]
+        runs = [len(row.runs) for row in rows if row.system.builder.spec.name in lacking]
         total = sum(len(row.runs) for row in rows)
         raise UserError(f"no data for {', '.join(lacking)} ({sum(runs)} of {plural(total, 'run')}); {remedy}")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from lra.core.errors import UserError
 from lra.datasets import readers
 from lra.datasets.from_source import Source, missing_source, of_splits, together
-from lra.tasks import Place
+from lra.tasks import DataConfig
 from lra.tasks.matching import FILE_SPLITS, Pair, Pairs, fields_of, label_of
 
 DOCUMENTS = "docs.jsonl.xz"
@@ -24,7 +24,7 @@ class AclMatching(Pairs):
     rows = (49_179, 6_119, 6_120)
     licence = "texts Creative Commons (CC BY 4.0 for the CL-SciSumm part); graph: ACL Anthology Network"
 
-    def find(self, place: Place) -> Source:
+    def find(self, place: DataConfig) -> Source:
         pairs = {split: f"acl_pairs/pairs.{part}.tsv.xz" for split, part in FILE_SPLITS.items()}
         files = together(place, {DOCUMENTS: f"acl_pairs/{DOCUMENTS}", **pairs})
         if not files:

@@ -35,7 +35,7 @@ from lra.datasets.tokenise import (
     vocabulary_of,
     word_piece,
 )
-from lra.tasks import Place, Task, TaskSpec, titled
+from lra.tasks import DataConfig, Task, TaskSpec, titled
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -91,7 +91,7 @@ class AgNews(FromSource):
             raise UserError(f"task.vocab={self.vocab} is of word pieces, but task.tokenizer=bpe; leave one of them out")
         self._texts: dict[str, list[str]] = {}  # of each split, for the baselines
 
-    def _vocabulary(self, place: Place | None) -> Path | None:
+    def _vocabulary(self, place: DataConfig | None) -> Path | None:
         """Vocabulary file of word pieces: the one that was named, else the one in the data folder."""
         if self.vocab is not None:
             return expanded(self.vocab, "task.vocab")
@@ -106,7 +106,7 @@ class AgNews(FromSource):
         """Entry of a lower-casing tokenizer in the identity of a cache."""
         return {"lower_case": True} if self.tokenizer == "wordpiece_uncased" else {}
 
-    def facts_of(self, content: Content) -> TaskSpec:
+    def spec_of(self, content: Content) -> TaskSpec:
         vocab = self._vocabulary(self.place)
         pieces, size = self._pieces(vocab), self.vocabulary
         if pieces:
@@ -127,7 +127,7 @@ class AgNews(FromSource):
             classes=CLASSES,
         )
 
-    def identity(self, place: Place, raw: dict[str, str]) -> Identity:
+    def identity(self, place: DataConfig, raw: dict[str, str]) -> Identity:
         vocab = self._vocabulary(place)
         pieces = {"pieces": sha256(vocab) if vocab else None, **self._case}
         return {
@@ -140,14 +140,14 @@ class AgNews(FromSource):
             "raw": raw,
         }
 
-    def find(self, place: Place) -> Source:
+    def find(self, place: DataConfig) -> Source:
         """Return the first of: the official CSV files, a part of train, the hub."""
         for name, layout in (("the official CSV files", CSV_FILES), (PARTIAL, PARTIAL_FILES)):
             if files := together(place, layout):
                 return of_splits(place, name, files, _of_file)
         return Source(name=f"the hub: {HUB}", read=lambda: {split: _of_hub(place, split) for split in ROWS})
 
-    def build(self, place: Place) -> Task:
+    def build(self, place: DataConfig) -> Task:
         if self.tokenizer == "auto" and not self._pieces(self._vocabulary(place)):
             say(
                 f"ag_news: no vocabulary of bert-base-cased found; using a BPE of {self.vocabulary} tokens "
@@ -155,7 +155,7 @@ class AgNews(FromSource):
             )
         return super().build(place)
 
-    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         examples_by_split = source.read()
         ordered = source.name != PARTIAL
         splits = _splits(examples_by_split, ordered)
@@ -171,7 +171,7 @@ class AgNews(FromSource):
             "order": "official" if ordered else ORDERED_BY_DIGEST,
             "tokenizer": {
                 "kind": "WordPiece" if self._pieces(self._vocabulary(place)) else "BPE",
-                "size": self.facts.vocab_size,
+                "size": self.spec.vocab_size,
                 "sha256": sha256(staging / TOKENIZER),
             },
             "licence": LICENCE,
@@ -194,7 +194,7 @@ class AgNews(FromSource):
     def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
         return decode(ids, tokenizer)
 
-    def _tokenizer(self, place: Place, train: list[str], path: Path) -> "Tokenizer":
+    def _tokenizer(self, place: DataConfig, train: list[str], path: Path) -> "Tokenizer":
         """Load or train the tokenizer and save it as `path`."""
         vocab = self._vocabulary(place)
         if not self._pieces(vocab):
@@ -238,7 +238,7 @@ def _of_file(path: Path) -> Examples:
     return examples
 
 
-def _of_hub(place: Place, split: str) -> Examples:
+def _of_hub(place: DataConfig, split: str) -> Examples:
     rows = hub.rows(place, HUB, split=split, count=ROWS[split], wants=WANTS)
     return [(row["text"], row["label"]) for row in rows]
 

@@ -21,7 +21,7 @@ from lra.datasets.cache import SPLITS, Splits, Writer
 from lra.datasets.from_source import Content, FromSource, Source, counted, first, missing_source
 from lra.datasets.groups import shuffled
 from lra.datasets.tokenise import TOKENIZER, BpeVocabulary, decode, encode, train_bpe
-from lra.tasks import Place, TaskSpec, titled
+from lra.tasks import DataConfig, TaskSpec, titled
 
 VERSION = 1
 CONTEXT, VOCABULARY, BOOKS = 128, 5_000, 100  # of the paper
@@ -63,7 +63,7 @@ class Books(FromSource):
     def options(self) -> dict[str, Any]:
         return {"context": self.context, "vocabulary": self.vocabulary, "groups": self.book_groups, "limit": self.limit}
 
-    def facts_of(self, content: Content) -> TaskSpec:
+    def spec_of(self, content: Content) -> TaskSpec:
         count = content.get("books", {"found": BOOKS})["found"]
         notes = {
             f"{count} books from {COLLECTION}": count != BOOKS,
@@ -82,7 +82,7 @@ class Books(FromSource):
             causal=True,
         )
 
-    def find(self, place: Place) -> Source:
+    def find(self, place: DataConfig) -> Source:
         if collection := first(place, f"{COLLECTION}.xz", COLLECTION):
             return Source(
                 name=COLLECTION,
@@ -92,7 +92,7 @@ class Books(FromSource):
             )
         return missing_source(place, "books", wants=WANTS, reason="no list of these books is published")
 
-    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         every_book = source.read()
         splits = _split(self._chosen(every_book))
         tokenizer = train_bpe((book["text"] for book in splits["train"]), self.vocabulary, staging / TOKENIZER)

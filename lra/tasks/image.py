@@ -20,7 +20,7 @@ from lra.datasets.cache import Splits, Writer
 from lra.datasets.from_source import Content, FromSource, Source, together
 from lra.datasets.groups import held_out, limited
 from lra.datasets.tokenise import BYTE_VOCABULARY, picture_of
-from lra.tasks import Place, TaskSpec, titled
+from lra.tasks import DataConfig, TaskSpec, titled
 
 VERSION = 2  # 1 had no baseline but the majority class; its pictures are the same
 PIXELS = 1_024
@@ -49,7 +49,7 @@ class Image(FromSource):
 
     limit: PositiveInt | None
 
-    def facts_of(self, content: Content) -> TaskSpec:
+    def spec_of(self, content: Content) -> TaskSpec:
         return TaskSpec(
             name=titled(self.name, {"JPEG copies": "note" in content, f"limit {self.limit}": self.limit is not None}),
             version=VERSION,
@@ -59,7 +59,7 @@ class Image(FromSource):
             fixed_length=True,
         )
 
-    def find(self, place: Place) -> Source:
+    def find(self, place: DataConfig) -> Source:
         """Return the folder of grey copies, or else the hub."""
         if files := together(place, COPIES_FILES):
             return Source(
@@ -70,7 +70,7 @@ class Image(FromSource):
             )
         return Source(name=f"the hub: {HUB}", read=lambda: _read_hub(place))
 
-    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         content = source.content()
         for split, (pixels, labels) in _splits(source.read(), copies="note" in content).items():
             for row in limited(len(labels), self.limit, split):
@@ -126,7 +126,7 @@ def _sized(path: Path, size: int) -> np.ndarray:
     return np.frombuffer(data, dtype=np.uint8)
 
 
-def _read_hub(place: Place) -> dict[str, Images]:
+def _read_hub(place: DataConfig) -> dict[str, Images]:
     read = {}
     for split, rows in ROWS.items():
         data = hub.rows(place, HUB, split=split, count=rows, wants=f"the folder {COPIES}")

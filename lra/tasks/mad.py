@@ -157,7 +157,7 @@ class Recall(Probe):
         sizes = least + draws.below(most - least + 1, rows)
         return (1 + draws.subsets(kinds, rows, most)) * (np.arange(most) < sizes[:, None])
 
-    def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
+    def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         """Return the accuracy of guessing one of the value tokens so far."""
         tokens, examples = grid(test)
         places, labels = np.asarray(test.places), np.asarray(test.labels)

@@ -19,7 +19,7 @@ from lra.datasets.cache import SPLITS, Splits, Writer
 from lra.datasets.from_source import Content, FromSource, Source, missing_source, of_splits, together
 from lra.datasets.groups import Group, by_size, sampled
 from lra.datasets.tokenise import BYTE_VOCABULARY, byte_ids, text_of
-from lra.tasks import Place, Split, Task, TaskSpec, titled
+from lra.tasks import DataConfig, Split, Task, TaskSpec, titled
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
@@ -45,7 +45,7 @@ class Pairs(FromSource):
     max_length: PositiveInt
     limit: PositiveInt | None
 
-    def facts_of(self, content: Content) -> TaskSpec:
+    def spec_of(self, content: Content) -> TaskSpec:
         complete = dict(zip(SPLITS, self.rows, strict=True))
         rows = content.get("rows", complete)
         notes = {
@@ -62,7 +62,7 @@ class Pairs(FromSource):
             documents=2,
         )
 
-    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         for split, pairs in source.read().items():
             encoded = ((label, *(byte_ids(text, self.max_length) for text in texts)) for label, *texts in pairs)
             for example in sampled(encoded, self.limit, split):
@@ -99,7 +99,7 @@ class Matching(Pairs):
 
     FOLDERS = ("tsv_data", "lra_release/tsv_data", "lra_release/lra_release/tsv_data")
 
-    def find(self, place: Place) -> Source:
+    def find(self, place: DataConfig) -> Source:
         layouts = [
             {split: f"{folder}/new_aan_pairs.{part}.tsv" for split, part in FILE_SPLITS.items()}
             for folder in self.FOLDERS

@@ -73,7 +73,7 @@ class Mqar(Probe):
         np.put_along_axis(tokens, queries, keys, axis=1)
         np.put_along_axis(answers, queries, values, axis=1)
 
-    def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
+    def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         return {"a value of the context at random": 100 * float(np.mean(1 / _asked(test)[1]))}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:

@@ -16,8 +16,8 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.datasets.cache import SPLITS, Identity, Writer
 from lra.datasets.from_source import Content, Source, located, stored
-from lra.tasks import Place, TaskSpec, titled
-from lra.tasks.pathfinder import PUBLISHED, SIZES, VERSION, Paths, facts_of_pictures, write
+from lra.tasks import DataConfig, TaskSpec, titled
+from lra.tasks.pathfinder import PUBLISHED, SIZES, VERSION, Paths, spec_of_pictures, write
 
 METADATA, PICTURES = "metadata/[0-9]*.npy", "imgs/*/*.png"
 EASIER = ("curv_baseline", "curv_contour_length_9")
@@ -42,19 +42,19 @@ class PathfinderFiles(Paths):
     def __init__(self, *, folder: str, window: PositiveInt, split: Literal["order", "s4"]) -> None:
         self.folder, self.window, self.split = Path(folder), window, split
 
-    def facts_of(self, content: Content) -> TaskSpec:
+    def spec_of(self, content: Content) -> TaskSpec:
         names = {design["window"]: name for name, design in PUBLISHED.items()}
         published = content.get("pictures", sum(SIZES.values())) == sum(SIZES.values()) and self.window in names
         kind = self.folder.resolve().name
         notes = {"files": not published, kind: kind in EASIER}
         name = names.get(self.window, f"pathfinder {self.window}")
-        return facts_of_pictures(titled(name, notes | {"split s4": self.split == "s4"}), self.window, VERSION)
+        return spec_of_pictures(titled(name, notes | {"split s4": self.split == "s4"}), self.window, VERSION)
 
-    def identity(self, place: Place, raw: dict[str, str]) -> Identity:
+    def identity(self, place: DataConfig, raw: dict[str, str]) -> Identity:
         options = {"window": self.window, "split": self.split}
         return {"task": "pathfinder_files", "version": VERSION, **options, "raw": raw}
 
-    def find(self, place: Place) -> Source:
+    def find(self, place: DataConfig) -> Source:
         folder = located(place, str(self.folder), "folder")
         files = sorted(folder.glob(METADATA))
         if not files:
@@ -66,7 +66,7 @@ class PathfinderFiles(Paths):
             content=lambda: {"pictures": stored(place, files, "pictures", lambda: sum(map(_count, files)))},
         )
 
-    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         entries: list[Entry] = source.read()
         done = 0
         for split, rows in divided(len(entries), self.split).items():

@@ -52,7 +52,7 @@ class SelectiveCopy(Probe):
         answers[:, -count:] = chosen
         return tokens, answers
 
-    def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
+    def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         """Return the accuracy of guessing one of the tokens to copy."""
         tokens, examples = grid(test)
         shown = tokens[tokens <= self.vocabulary - 2].reshape(len(tokens), -1)

@@ -19,7 +19,7 @@ from lra.datasets.cache import Splits, Writer
 from lra.datasets.from_source import Content, FromSource, Source, of_splits, together
 from lra.datasets.groups import held_out, limited
 from lra.datasets.tokenise import BYTE_VOCABULARY, byte_ids, text_of
-from lra.tasks import Place, TaskSpec, titled
+from lra.tasks import DataConfig, TaskSpec, titled
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
@@ -55,7 +55,7 @@ class Text(FromSource):
     def validates_on_test(self) -> bool:  # type: ignore[override]
         return self.validation == "test"
 
-    def facts_of(self, content: Content) -> TaskSpec:
+    def spec_of(self, content: Content) -> TaskSpec:
         rows = content.get("rows", ROWS)
         notes = {
             f"{rows['train']}/{rows['test']} examples": rows != ROWS,
@@ -70,13 +70,13 @@ class Text(FromSource):
             classes=len(CLASSES),
         )
 
-    def find(self, place: Place) -> Source:
+    def find(self, place: DataConfig) -> Source:
         """Return the JSON-lines files, or else the hub."""
         if files := together(place, *({split: f"imdb/{split}.jsonl{end}" for split in ROWS} for end in (".xz", ""))):
             return of_splits(place, " and ".join(path.name for path in files.values()), files, _of_file)
         return Source(name=f"the hub: {HUB}", read=lambda: {split: _of_hub(place, split) for split in ROWS})
 
-    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         read: dict[str, Examples] = source.read()
         for split, examples in self._splits(read).items():
             for row in limited(len(examples), self.limit, split):
@@ -120,6 +120,6 @@ def _of_file(path: Path) -> Examples:
     return sorted(examples)
 
 
-def _of_hub(place: Place, split: str) -> Examples:
+def _of_hub(place: DataConfig, split: str) -> Examples:
     rows = hub.rows(place, HUB, split=split, count=ROWS[split], wants=WANTS)
     return sorted((row["text"].encode(), row["label"]) for row in rows)

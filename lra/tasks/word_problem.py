@@ -63,10 +63,10 @@ class WordProblem(Probe):
             answers[:, :-1] = -1
         return 1 + elements, answers
 
-    def tricks(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
+    def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         return {"the element itself": 100 * np.mean(self._own(test) == np.asarray(test.labels))}
 
-    def guesses(self, task: Task) -> np.ndarray:
+    def baseline_predictions(self, task: Task) -> np.ndarray:
         """Return the element itself, which is correct at the first position."""
         return self._own(task.test)  # type: ignore[arg-type]
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -10,8 +10,8 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, Pos
 from lra.config import configure
 from lra.config.settings import Seed
 from lra.core.errors import UserError
-from lra.datasets import Task, TaskSpec
-from lra.datasets.self_pretraining import Objective, facts_of, inputs_of
+from lra.datasets.self_pretraining import Objective, inputs_of, spec_of
+from lra.datasets.task import Task, TaskSpec
 from lra.network.architecture import Group, belongs
 
 if TYPE_CHECKING:
@@ -160,15 +160,15 @@ class Pretrain:
             wanted = "a share of the tokens" if self.objective == "masked" else "null, since nothing is hidden"
             raise UserError(f"pretrain.mask={self.mask}: expected {wanted} with pretrain.objective={self.objective}")
 
-    def facts(self, facts: TaskSpec) -> TaskSpec:
+    def spec(self, spec: TaskSpec) -> TaskSpec:
         """Return the specification of the pretraining task."""
-        return facts_of(facts, self.objective, values=self.loss == "absolute")
+        return spec_of(spec, self.objective, values=self.loss == "absolute")
 
     def task(self, task: Task, seed: int) -> Task:
         """Return the pretraining task on the training inputs of `task`."""
         return inputs_of(
             task.train,
-            TaskSpec(**{field.name: getattr(task, field.name) for field in fields(TaskSpec)}),
+            task.spec,
             task.digest,
             self.objective,
             values=self.loss == "absolute",

@@ -18,7 +18,7 @@ from lra.config.settings import Checkpoints, Precision
 from lra.core.console import TrainingBar, say
 from lra.core.files import write_atomic
 from lra.core.signals import Paused, StopFlag
-from lra.datasets import Split, Task
+from lra.datasets.task import Split, Task
 from lra.network.model import Model
 from lra.ops import dropout, products
 from lra.ops.device import is_asynchronous
@@ -58,7 +58,7 @@ def compute_gradient(
     predictions = len(split.predictions(examples))
     total, real, computed = torch.zeros((), dtype=torch.float64, device=model.every_parameter[0].device), 0, 0
     for part in parts:
-        dropout.set_keys(model, seed=seed, step=step, rows=part.rows)
+        dropout.set_keys(model, seed=seed, step=step, rows=part.documents)
         with products.of_micro_batch(part.tokens.size, model.dim):
             logits, labels = predict(model, part, precision)
             loss = summed_loss(logits, labels) / predictions

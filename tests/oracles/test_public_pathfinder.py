@@ -23,8 +23,8 @@ from goodness import Pictures, compared
 from PIL import Image
 from support import builder_of
 
-from lra.tasks.pathfinder import snakes
-from lra.tasks.pathfinder.snakes import Design
+from lra.tasks import _pathfinder_snakes as snakes
+from lra.tasks._pathfinder_snakes import Design
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 

@@ -31,8 +31,8 @@ from lra.datasets.tokenise import (
     text_of,
     train_bpe,
 )
-from lra.tasks import Place, Split, TaskSpec, titled
-from lra.tasks.files.find import Data, Paths, files_of, unread
+from lra.tasks import DataConfig, Split, TaskSpec, titled
+from lra.tasks._files_of_splits import Data, Paths, files_of, unread
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -98,7 +98,7 @@ class Files(FromSource):
         )
         self._tokenizer: Tokenizer | None = None  # a trained BPE
 
-    def find(self, place: Place) -> Source:
+    def find(self, place: DataConfig) -> Source:
         every = [*chain(*files_of(self.data, place).values())]
         return Source(
             name=", ".join(path.name for path in every),
@@ -107,7 +107,7 @@ class Files(FromSource):
             content=partial(self._content, place),
         )
 
-    def facts_of(self, content: Content) -> TaskSpec:
+    def spec_of(self, content: Content) -> TaskSpec:
         units = {"bytes": "bytes", "bpe": f"tokens of a BPE of {self.vocabulary}", "ids": "token ids"}
         sizes = {"bytes": BYTE_VOCABULARY, "bpe": self.vocabulary, "ids": content.get("vocabulary", MAX_VOCABULARY)}
         notes = {f"{self.max_length} {units[self.tokens]}": True, f"limit {self.limit}": self.limit is not None}
@@ -120,7 +120,7 @@ class Files(FromSource):
             documents=content.get("texts", 1),
         )
 
-    def identity(self, place: Place, raw: dict[str, str]) -> Identity:
+    def identity(self, place: DataConfig, raw: dict[str, str]) -> Identity:
         return {
             "task": "files",
             "version": VERSION,
@@ -133,7 +133,7 @@ class Files(FromSource):
             "raw": raw,
         }
 
-    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         rows_by_split: dict[str, list[Example]] = source.read()
         content = source.content()
         classes = {label: number for number, label in enumerate(content["labels"])}
@@ -214,7 +214,7 @@ class Files(FromSource):
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
         return ids + 1 if self.tokens == "ids" else ids
 
-    def _scans(self, place: Place) -> dict[str, list[dict[str, Any]]]:
+    def _scans(self, place: DataConfig) -> dict[str, list[dict[str, Any]]]:
         """Facts about each file of each split, by `scan`; they are stored until a file changes."""
         key = f"{VERSION} {self.max_classes} {self.column_names}"
         return {
@@ -224,7 +224,7 @@ class Files(FromSource):
             for split, paths in files_of(self.data, place).items()
         }
 
-    def _labelled(self, place: Place) -> Paths:
+    def _labelled(self, place: DataConfig) -> Paths:
         """Files of the splits without those whose labels are all hidden: empty, null, or -1, unless train has it."""
         labels = {split: {*chain(*(found["labels"] for found in scans))} for split, scans in self._scans(place).items()}
         known = labels["train"] - {""}
@@ -234,7 +234,7 @@ class Files(FromSource):
             if split == "train" or not labels[split] <= {"", "-1"} - known
         }
 
-    def _content(self, place: Place) -> Content:
+    def _content(self, place: DataConfig) -> Content:
         """Labels and texts per example of train, and for token ids the vocabulary of all splits."""
         scans = {split: found for split, found in self._scans(place).items() if split in self._labelled(place)}
         for found in chain(*scans.values()):
@@ -286,7 +286,7 @@ class Files(FromSource):
             return " ".join(map("id{}".format, ids))
         return self._tokenizer.decode(ids.tolist()) if self._tokenizer else text_of(ids).decode(errors="replace")
 
-    def _report(self, place: Place, splits: dict[str, list[Example]], labels: list[str]) -> None:
+    def _report(self, place: DataConfig, splits: dict[str, list[Example]], labels: list[str]) -> None:
         """Name columns, files and rows that are not read, and classes without an example in validation or test."""
         names = [*map(bare, (self.text, self.text2, self.label))]
         scans, labelled = self._scans(place), self._labelled(place)

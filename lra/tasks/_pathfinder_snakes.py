@@ -15,8 +15,8 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from lra.core.errors import UserError
 from lra.datasets.probes import Draws
-from lra.tasks.pathfinder.board import Board, Snakes, empty, joined, lit, marked, paint
-from lra.tasks.pathfinder.sprites import DEGREES, FULL, WEIGHT, Paddles, paddles
+from lra.tasks._pathfinder_board import Board, Snakes, empty, joined, lit, marked, paint
+from lra.tasks._pathfinder_sprites import DEGREES, FULL, WEIGHT, Paddles, paddles
 
 BLOCK = 500  # images
 PAIRS_AT_ONCE, PIXELS_AT_ONCE = 1 << 12, 1 << 25  # that are begun together, and of their masks
@@ -45,9 +45,9 @@ class Design:
         distractor_length: paddles of a distractor.
         contrast: percent, of the snakes.
         distractor_contrast: percent.
-        mended: without the generator's artefacts: the first paddle has any direction; the second snake does not begin
-            on the first; no paddle is missing from the mask; distractors have the contrast of the snakes; all edges are
-            alike; greys and places are rounded from exact values.
+        fixed_generator: without the generator's artefacts: the first paddle has any direction; the second snake does
+            not begin on the first; no paddle is missing from the mask; distractors have the contrast of the snakes; all
+            edges are alike; greys and positions are rounded from exact values.
     """
 
     window: PositiveInt
@@ -63,16 +63,16 @@ class Design:
     distractor_length: PositiveInt
     contrast: PositiveInt
     distractor_contrast: PositiveInt
-    mended: bool
+    fixed_generator: bool
 
     @property
     def contrasts(self) -> tuple[int, int]:
         """Contrasts of the two snakes and of the distractors."""
-        return self.contrast, self.contrast if self.mended else self.distractor_contrast
+        return self.contrast, self.contrast if self.fixed_generator else self.distractor_contrast
 
     def paddles(self, margin: int) -> Paddles:
         sizes = self.paddle_length, self.paddle_thickness, margin
-        return paddles(*sizes, self.continuity, self.window, self.seed_distance, exact=self.mended)
+        return paddles(*sizes, self.continuity, self.window, self.seed_distance, exact=self.fixed_generator)
 
 
 class Images(NamedTuple):
@@ -109,7 +109,7 @@ def _drawn(
     board, *pair = _pairs(draws, design, style, len(labels))
     side = design.window + 2 * style.rim
     canvas = np.zeros((len(labels), side, side), dtype=np.float32)
-    lines, short_lines = (lit(style.line, contrast, exact=design.mended) for contrast in design.contrasts)
+    lines, short_lines = (lit(style.line, contrast, exact=design.fixed_generator) for contrast in design.contrasts)
     for snake in pair:
         paint(canvas, style.rim, lines, snake, rows)
     placed = np.zeros(len(labels), dtype=np.int64)
@@ -121,7 +121,7 @@ def _drawn(
     start, end = places[rows, origins, 0], places[rows, np.where(labels == 1, origins, 1 - origins), -1]
     rim = style.rim
     ends = np.stack([start, end], axis=1)
-    pixels = marked(canvas[:, rim:-rim, rim:-rim], ends, design.marker_radius, exact=design.mended)
+    pixels = marked(canvas[:, rim:-rim, rim:-rim], ends, design.marker_radius, exact=design.fixed_generator)
     path = np.diff(places[rows, origins], axis=1)
     attributes = np.stack([_rounded(_lengths(end - start)), placed, _rounded(_lengths(path).sum(axis=1))], axis=1)
     return pixels, attributes
@@ -161,7 +161,7 @@ def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes,
         for number in range(2):
             kept, pair[number] = _extended(draws, board, rows, pair[number])
             rows, pair[1 - number] = rows[kept], pair[1 - number].at(kept)
-    for snake in pair if design.mended else pair[1:]:
+    for snake in pair if design.fixed_generator else pair[1:]:
         board.add(rows, snake.places[:, -1], snake.turns[:, -1])
     return board.at(rows), *pair  # type: ignore[return-value]
 
@@ -169,15 +169,15 @@ def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes,
 def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list[Snakes]]:
     """First paddles of two snakes, and the images [n] with room for both.
 
-    The generator requires all pixels that it checks for the first paddle in the middle of the window, so that few
-    directions fit.
+    As in the public generator, every pixel that is checked around the first paddle must be in the middle of the
+    window, which leaves few directions.
     """
     style, n = board.style, len(board)
     edge = 2 * design.seed_distance
     low, high = (edge - style.seen.min(axis=1), design.window - edge - style.seen.max(axis=1))
-    if design.mended:
+    if design.fixed_generator:
         low, high = np.full_like(low, edge), np.full_like(high, design.window - edge)
-    fit = np.flatnonzero((high > low).all(axis=1) & (style.usable | design.mended))
+    fit = np.flatnonzero((high > low).all(axis=1) & (style.usable | design.fixed_generator))
     if not len(fit):
         raise UserError(
             f"pathfinder: no first paddle fits {edge} pixels (twice task.seed_distance) away from the edges of "
@@ -188,7 +188,7 @@ def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list
     places = np.stack([first, style.walked(style.second, draws.below(DEGREES, n), first)], axis=1)
     pivots = style.walked(style.first, turns, places)
     good = (board.within(style.walked(style.head, turns, places)) & board.within(pivots)).all(axis=1)
-    if design.mended:
+    if design.fixed_generator:
         alone, rows = empty(design.window, design.padding, style, n), np.arange(n)
         alone.add(rows, places[:, 0], turns[:, 0])
         good &= ~alone.touches(rows, places[:, 1], turns[:, 1])
@@ -222,7 +222,7 @@ def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray
     missing, drawn = np.arange(len(board)), []
     for _ in range(DISTRACTOR_TRIES):
         turns = draws.below(DEGREES, len(missing))
-        able = np.flatnonzero(board.style.usable[turns] | design.mended)
+        able = np.flatnonzero(board.style.usable[turns] | design.fixed_generator)
         seeded, snake = _beginnings(draws, board, missing[able], turns[able])
         seeded = able[seeded]
         images = missing[seeded]

@@ -21,11 +21,11 @@ from lra.datasets.from_source import Content, FromSource, Generated, Source, in_
 from lra.datasets.groups import Group, by_size, by_value
 from lra.datasets.splits import Pictures
 from lra.datasets.tokenise import picture_of
-from lra.tasks import Place, Task, TaskSpec, titled
-from lra.tasks.pathfinder.snakes import BLOCK, Design, Images, block
+from lra.tasks import DataConfig, Task, TaskSpec, titled
+from lra.tasks._pathfinder_snakes import BLOCK, Design, Images, block
 
 VERSION = 1
-GENERATED = 3  # version of unmended pictures; 1 and 2 lacked some of the generator's rounding
+GENERATED = 3  # version of pictures with the generator's accidents; 1 and 2 lacked some of the generator's rounding
 GREYS = 256
 KNOWN = ("marker distance", "distractors placed", "path length")  # attributes, in pixels or snakes
 
@@ -60,7 +60,7 @@ class Paths(FromSource):
             groups = {**dict(zip(KNOWN, (by_size(distance), by_value(placed), by_size(path)), strict=True)), **groups}
         return groups
 
-    def guesses(self, task: Task) -> np.ndarray | None:
+    def baseline_predictions(self, task: Task) -> np.ndarray | None:
         """Return the most frequent label in train for each distance of the markers."""
         train, test = task.train, task.test
         assert isinstance(train, Pictures) and isinstance(test, Pictures)
@@ -98,18 +98,18 @@ class Pathfinder(Design, Generated, Paths):
         """Options of a picture, without sizes and seed."""
         return Design(**self.options)
 
-    def facts_of(self, content: Content) -> TaskSpec:
+    def spec_of(self, content: Content) -> TaskSpec:
         base = min(PUBLISHED, key=lambda name: abs(PUBLISHED[name]["window"] - self.window))
-        notes = {"mended": self.mended}
+        notes = {"mended": self.fixed_generator}
         notes |= {
             f"{key.replace('_', ' ')} {_said(getattr(self, key))}": getattr(self, key) != value
             for key, value in PUBLISHED[base].items()
         }
         sizes = "/".join(map(str, self.sizes.values()))
         notes[f"{sizes} examples"] = self.sizes != SIZES
-        return facts_of_pictures(titled(base, notes), self.window, VERSION if self.mended else GENERATED)
+        return spec_of_pictures(titled(base, notes), self.window, VERSION if self.fixed_generator else GENERATED)
 
-    def generated(self, place: Place) -> Iterator[Images]:
+    def generated(self, place: DataConfig) -> Iterator[Images]:
         """Yield blocks of images."""
         total = sum(self.sizes.values())
         calls = ((number, self.seed, self.design) for number in range(-(-total // BLOCK)))
@@ -117,7 +117,7 @@ class Pathfinder(Design, Generated, Paths):
             yield images
             place.progress(min(number * BLOCK, total), total)
 
-    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         stops = np.cumsum(list(self.sizes.values()))
         done = 0
         for images in source.read():
@@ -135,8 +135,8 @@ def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, attributes: np
         writer.extend(pixels, np.full(len(pixels), pixels[0].size), labels, attributes)
 
 
-def facts_of_pictures(name: str, window: int, version: int) -> TaskSpec:
-    """Return the facts of a task with pictures of `window` pixels a side."""
+def spec_of_pictures(name: str, window: int, version: int) -> TaskSpec:
+    """Return the spec of a task with pictures of `window` pixels a side."""
     return TaskSpec(
         name=name,
         version=version,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from lra.tasks.pathfinder.sprites import FULL, Paddles, dilated, markers
+from lra.tasks._pathfinder_sprites import FULL, Paddles, dilated, markers
 
 FREE = 76  # a mask of at most so much of 255 leaves a place free: 0.3
 MARKER = 100  # contrast of a marker in percent

@@ -12,7 +12,7 @@ from lra.datasets import hub
 from lra.datasets.cache import SPLITS
 from lra.datasets.from_source import located
 from lra.datasets.tables import parts_of
-from lra.tasks import Place
+from lra.tasks import DataConfig
 
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}
 OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json")  # beside the files of `save_to_disk`
@@ -32,7 +32,7 @@ Paths = dict[str, list[Path]]
 """Files of each split that has some."""
 
 
-def files_of(data: Data, place: Place) -> Paths:
+def files_of(data: Data, place: DataConfig) -> Paths:
     """Return the files of each split that has some; train must have some."""
     if isinstance(data, dict):
         paths = {split: [located(place, data[split], "data")] for split in SPLITS if split in data}
@@ -80,7 +80,7 @@ def _found(folder: Path, split: str) -> list[Path]:
     return []
 
 
-def unread(data: Data, files: Paths, place: Place) -> list[str]:
+def unread(data: Data, files: Paths, place: DataConfig) -> list[str]:
     """Return the names of what else is in the folder, or of other splits of the data set of the hub."""
     if isinstance(data, dict) or not (data.startswith(HUB) or located(place, data, "data").is_dir()):
         return []

@@ -20,8 +20,8 @@ from lra.datasets.baselines import majority
 from lra.datasets.cache import SPLITS, Identity, Splits, Writer
 from lra.datasets.from_source import Content, FromSource, Generated, Source, located, of_splits
 from lra.datasets.groups import Group, by_value
-from lra.tasks import Place, Split, Task, TaskSpec, titled
-from lra.tasks.listops.trees import CLOSE, IDS, OPERATORS, WORDS, generate
+from lra.tasks import DataConfig, Split, Task, TaskSpec, titled
+from lra.tasks._listops_trees import CLOSE, IDS, OPERATORS, WORDS, generate
 
 VERSION = 2  # 1 had no baseline but the majority class and the root operator; its expressions are the same
 VOCABULARY = len(WORDS) + 2
@@ -65,7 +65,7 @@ class Expressions(FromSource):
                 for row, ids in enumerate(examples.stored(examples.index)):
                     file.write(f"{with_parentheses([WORDS[i - 1] for i in ids.tolist()])}\t{examples.labels[row]}\n")
 
-    def guesses(self, task: Task) -> np.ndarray:
+    def baseline_predictions(self, task: Task) -> np.ndarray:
         """Return the most frequent class in train of each root operator."""
         return by_start(task.train, task.test, 1)
 
@@ -109,7 +109,7 @@ class ListOps(Generated, Expressions):
                     f"task.{key}={getattr(self, key)}: expected at least 2, an operator has two arguments or more"
                 )
 
-    def facts_of(self, content: Content) -> TaskSpec:
+    def spec_of(self, content: Content) -> TaskSpec:
         keys_of = {
             f"length {self.min_length}-{self.max_length}": ("min_length", "max_length"),
             f"depth {self.max_depth}": ("max_depth",),
@@ -117,13 +117,13 @@ class ListOps(Generated, Expressions):
             f"{'/'.join(map(str, self.sizes.values()))} examples": ("train_size", "val_size", "test_size"),
         }
         notes = {note: any(getattr(self, key) != self.standard[key] for key in keys) for note, keys in keys_of.items()}
-        return _facts(titled(self.title, notes), self.max_length)
+        return _spec(titled(self.title, notes), self.max_length)
 
-    def generated(self, place: Place) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def generated(self, place: DataConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         total = sum(self.sizes.values())
         return generate(total, seed=self.seed, workers=place.workers, progress=place.progress, **self.options)
 
-    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         tokens, offsets, labels = source.read()
         start = 0
         for split, size in self.sizes.items():
@@ -161,20 +161,20 @@ class ListOpsFiles(Expressions):
         self.folder = folder
         self.max_length = max_length
 
-    def facts_of(self, content: Content) -> TaskSpec:
+    def spec_of(self, content: Content) -> TaskSpec:
         published = {split: PUBLISHED[f"{split}_size"] for split in SPLITS}
         official = content.get("rows") == published and self.max_length == PUBLISHED["max_length"]
-        return _facts(titled("listops", {"files": not official}), self.max_length)
+        return _spec(titled("listops", {"files": not official}), self.max_length)
 
-    def identity(self, place: Place, raw: dict[str, str]) -> Identity:
+    def identity(self, place: DataConfig, raw: dict[str, str]) -> Identity:
         return {"task": "listops", "version": VERSION, "max_length": self.max_length, "raw": raw}
 
-    def find(self, place: Place) -> Source:
+    def find(self, place: DataConfig) -> Source:
         folder = located(place, self.folder, "folder")
         files = {split: folder / f"basic_{split}.tsv" for split in SPLITS}
         return of_splits(place, str(folder), files, _read, count=lambda path: readers.count(path) - 1)  # the header
 
-    def fill(self, place: Place, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         for split, examples in source.read().items():
             for label, tokens in examples:
                 writers[split].add(label, tokens)
@@ -219,7 +219,7 @@ def _read(path: Path) -> Iterator[tuple[int, np.ndarray]]:
         yield int(target), _ids_of(source, where)
 
 
-def _facts(name: str, max_length: int) -> TaskSpec:
+def _spec(name: str, max_length: int) -> TaskSpec:
     return TaskSpec(name=name, version=VERSION, vocab_size=VOCABULARY, max_len=max_length, classes=10)
 
 

@@ -1,0 +1,256 @@
+"""The columns of a report: each has cells, a system's seeds with their statistics, and trivial baselines."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+
+from lra.core.console import plural
+from lra.core.errors import printable
+from lra.reports.frame import CELL, COLUMN, baselines, declared_reference, present
+from lra.reports.published import Published, PublishedTable
+from lra.reports.statistics import Comparison, compare, holm, median_steps, summarise
+
+VANILLA = ("softmax", "transformer")
+RATE = re.compile(r"\btrain\.lr=\S+ ?")
+CASE = re.compile(r"\b(case|pretrain[\w.]*|train\.lr)=\S+ ?")  # settings that a reference need not share
+SIGNIFICANT = ("better", "worse")  # verdicts
+
+
+class Cell:
+    """A system in a column, with all its seeds.
+
+    Args:
+        frame: its rows of the frame of runs, one for each seed.
+        source: published table of its task.
+
+    Attributes:
+        order: sort key of the rows of a table.
+        lr: learning rate; None if seeds differ.
+        best_rate: True for the best of several learning rates by validation; None where one was tried.
+        untuned: True for a user's system at the learning rate of another system.
+        reference: the cell that it is compared with; None for the reference itself.
+        p_holm: p-value of the comparison, corrected over the column.
+    """
+
+    def __init__(self, frame: pd.DataFrame, published: Published, source: PublishedTable | None) -> None:
+        first = frame.iloc[0]
+        self.frame, self.finished = frame, frame[frame.score.notna()]
+        self.system, self.attention, self.variant, self.settings = first[["system", "attention", "variant", "settings"]]
+        self.base = self.system.removesuffix(f" ({self.settings})")  # the system without its settings
+        self.records = [run.record for run in present(frame)]
+        self.metric = self.records[0].metric if self.records else "accuracy"
+        self.order = published.order(self.attention, self.variant, self.settings)
+        self.complexity = published.complexity(self.attention)
+        self.published = source.number(self.system, first.task) if source else None
+        self.published_mean = source.number(self.system, first.task, "mean") if source else None
+        self.published_source = source.name if source else None
+        self.summary = summarise(self.finished.score.tolist(), lower_is_better=self.metric == "perplexity")
+        self.scores = self.finished.score.tolist()
+        rates, validated = frame.lr.dropna().unique(), self.finished.best_val.dropna()
+        self.lr = float(rates[0]) if len(rates) == 1 else None
+        self.best_val = fmean(validated) if len(validated) else None
+        self.is_own = any(record.row for record in self.records)  # from outside this package
+        self.is_pretrained = any(record.config.get("pretrain") for record in self.records)
+        self.is_initialised = any(record.config.get("init") for record in self.records)
+        self.goal, self.ran, self.solved, self.median_steps = self._race()
+        self.best_rate: bool | None = None
+        self.untuned = False
+        self.reference: Cell | None = None
+        self.comparison = Comparison()
+        self.p_holm: float | None = None
+
+    @property
+    def is_vanilla(self) -> bool:
+        """True for a Transformer that is trained from drawn weights, all of it."""
+        loaded = self.is_pretrained or self.is_initialised or not self.records
+        frozen = any(record.config.get("train", {}).get("freeze") for record in self.records)
+        return (self.attention, self.variant) == VANILLA and not loaded and not frozen
+
+    @property
+    def verdict(self) -> str | None:
+        return self.comparison.word(self.p_holm) if self.reference else None
+
+    def _race(self) -> tuple[float | None, int | None, int | None, float | None]:
+        """Return the goal, the seeds that ended and that reached it, and their median steps; None without a goal."""
+        goals = {record.goal for record in self.records} - {None}
+        if len(goals) != 1:
+            return None, None, None, None
+        ended = self.frame[self.frame.status.isin(["finished", "diverged"])]
+        steps = [row.steps if row.solved else None for row in ended.itertuples()]
+        median = median_steps(steps) if len(ended) == len(self.frame) else None
+        return goals.pop(), len(ended), sum(count is not None for count in steps), median
+
+    @property
+    def problems(self) -> str:
+        """Count the seeds that did not finish, by their status."""
+        states = Counter(status for status in self.frame.status if status != "finished")
+        return ", ".join(f"{count} {status}" for status, count in sorted(states.items()))
+
+    def caveats(self) -> Iterator[str]:
+        """Yield its footnotes."""
+        for folder in sorted({record.kept for record in self.records if record.kept}):
+            seeds = [str(record.seed) for record in self.records if record.kept == folder]
+            yield f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} taken from {folder}"
+        if self.problems:
+            yield f"of {plural(len(self.frame), 'seed')}, {self.problems}"
+        if at_majority := int(self.finished.majority_class.sum()):
+            yield f"{at_majority} of {plural(self.summary.n, 'seed')} no better than the majority class"
+        if any("best_test" in record.test for record in self.records) and self.frame.selection.iloc[0] != "last":
+            yield "checkpoint selected on the test split"
+        if self.is_pretrained or self.is_initialised:
+            yield "starts from pretrained weights"
+        if inexact := sum(bool(record.inexact) for record in self.records):
+            yield f"{inexact} of {plural(len(self.records), 'seed')} resumed under other conditions (resume=inexact)"
+        if any(record.full_pattern for record in self.records):
+            yield "attends to every pair of positions at this length, as softmax attention does"
+        if self.best_rate and self.best_val is not None:
+            yield "best learning rate of this system by validation"
+        if self.untuned:
+            yield f"untuned: learning rate {self.lr:g}, as for other systems"
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of table.csv."""
+        seconds, comparison = self.finished.train_seconds.dropna(), self.comparison
+        return {
+            "system": self.system,
+            "attention": self.attention,
+            "variant": self.variant,
+            "settings": self.settings,
+            "complexity": self.complexity,
+            **asdict(self.summary),
+            "lr": self.lr,
+            "best_val": self.best_val,
+            "declared": int(self.frame.declared.sum()) or None,
+            "problems": self.problems,
+            "majority_class": int(self.finished.majority_class.sum()),
+            "train_seconds": fmean(seconds) if len(seconds) else None,
+            "parameters": self.records[0].parameters if self.records else None,
+            "device": self.records[0].provenance.device if self.records else None,
+            "published": self.published,
+            "published_mean": self.published_mean,
+            "published_source": self.published_source,
+            "goal": self.goal,
+            "ran": self.ran,
+            "solved": self.solved,
+            "median_steps": self.median_steps,
+            "reference": self.reference and self.reference.system,
+            "difference": comparison.difference,
+            "difference_low": comparison.low,
+            "difference_high": comparison.high,
+            "p": comparison.p,
+            "p_holm": self.p_holm,
+            "p_equivalent": comparison.p_equivalent,
+            "verdict": self.verdict,
+            "best_rate": self.best_rate,
+            "seeds": " ".join(f"{score:.2f}" for score in self.scores),
+            "footnotes": "; ".join(self.caveats()),
+        }
+
+
+class Column:
+    """The systems of one task under one protocol and selection rule. Raises UserError.
+
+    Attributes:
+        frame: its rows of the frame of runs.
+        cells: in the order of a table.
+        baselines: test results of predictions without a sequence model, by name.
+        notes: footnotes on its data and its published numbers.
+    """
+
+    def __init__(self, frame: pd.DataFrame, published: Published) -> None:
+        self.frame = frame
+        self.name, self.short, self.task = frame[["column", "short", "task"]].iloc[0]
+        runs, source = present(frame), published.source(self.task)
+        self.metric = runs[0].record.metric if runs else "accuracy"
+        self.lower_is_better = self.metric == "perplexity"
+        self.cells = [Cell(cell, published, source) for _, cell in frame.groupby(CELL, sort=False)]
+        known = published.baselines.get(self.task, {}) | baselines(frame)
+        self.baselines = {name: known[name] for name in sorted(known)}
+        self.notes = list(self._notes(source))
+        rates = {cell.lr for cell in self.cells if not cell.is_own and cell.lr is not None}
+        chosen = self._by_rate()
+        for cell in self.cells:
+            cell.best_rate = cell in chosen if len(chosen) < len(self.cells) else None
+            cell.untuned = cell.is_own and cell.lr in rates
+        self._compare(chosen)
+
+    @property
+    def best_baseline(self) -> tuple[str, float] | None:
+        """Name and test result of the best trivial baseline."""
+        best = min if self.lower_is_better else max
+        return best(self.baselines.items(), key=lambda item: item[1], default=None)
+
+    def rows(self) -> pd.DataFrame:
+        """Return the rows of table.csv: systems, then trivial baselines, which have only a mean."""
+        names = {name: self.frame[name].iloc[0] for name in (*COLUMN, "short", "column")} | {"metric": self.metric}
+        trivial = [{"system": name, "mean": mean, "kind": "baseline"} for name, mean in self.baselines.items()]
+        return pd.DataFrame([{**names, "kind": "system", **row} for row in (*(c.row() for c in self.cells), *trivial)])
+
+    def _by_rate(self) -> list[Cell]:
+        """Return the cells without those that differ from another in the learning rate only and validate worse."""
+        groups: dict[tuple[str, str, str], list[Cell]] = {}
+        for cell in self.cells:
+            groups.setdefault((cell.attention, cell.variant, RATE.sub("", cell.settings).strip()), []).append(cell)
+        best, chosen = min if self.lower_is_better else max, []
+        for group in groups.values():
+            tried = {cell.best_val: cell for cell in reversed(group) if cell.best_val is not None}
+            chosen += [tried[best(tried)]] if len(group) > 1 and tried else group
+        return [cell for cell in self.cells if cell in chosen]
+
+    def _compare(self, cells: list[Cell]) -> None:
+        """Compare each cell with its reference; p-values are corrected over the column."""
+        name, margin = declared_reference(self.frame)
+        for cell in cells:
+            other = reference(cell, cells, name)
+            if other is not None and other is not cell:
+                cell.reference = other
+                cell.comparison = compare(cell.scores, other.scores, margin, lower_is_better=self.lower_is_better)
+        tested = {cell: cell.comparison.p for cell in cells if cell.comparison.p is not None}
+        for cell, p in zip(tested, holm([*tested.values()]), strict=True):
+            cell.p_holm = p
+
+    def _notes(self, source: PublishedTable | None) -> Iterator[str]:
+        if self.task.casefold() != self.short.casefold():
+            yield f"data: {self.task}"
+        records = [run.record for run in present(self.frame)]
+        if seen := {percent for record in records if (percent := record.test_in_train)}:
+            yield f"{max(seen):.1f} % of the test examples are also in the training set"
+        if source is not None and any(cell.published is not None for cell in self.cells):
+            others = _other_settings(source, self.task, [record.config for record in records])
+            yield f"published numbers: {source.name} ({source.numbers}){others}"
+
+
+def reference(cell: Cell, cells: list[Cell], name: str | None) -> Cell | None:
+    """Return the cell to compare with: the named system, else the same system from scratch if `cell` is pretrained,
+    else the Transformer from scratch, else the first one; with the settings of `cell` where there are several."""
+    measured = [other for other in cells if other.scores]
+    settings = CASE.sub("", cell.settings).strip()
+    same_settings = [other for other in measured if CASE.sub("", other.settings).strip() == settings]
+    if name is None and cell.is_pretrained:
+        scratch = [other for other in same_settings if not other.is_pretrained
+                   and (other.attention, other.variant) == (cell.attention, cell.variant)]  # fmt: skip
+        if scratch:
+            return scratch[0]
+    named = [other for other in measured if (other.is_vanilla if name is None else name in (other.system, other.base))]
+    if named:
+        same = [other for other in same_settings if other in named]
+        return same[0] if same else named[0] if len(named) == 1 else None
+    if name is not None or not measured:
+        return None
+    return same_settings[0] if len(same_settings) > 1 else measured[0]
+
+
+def _other_settings(source: PublishedTable, task: str, configs: list[dict[str, Any]]) -> str:
+    """Return the settings in which our runs differ from the published ones."""
+    differing = []
+    for key, theirs in source.settings.get(task, {}).items():
+        group, name = key.split(".")
+        ours = {str(config[group][name]) for config in configs if config.get(group, {}).get(name, theirs) != theirs}
+        if ours:
+            differing.append(f"{key} {', '.join(sorted(ours))} ({theirs} there)")
+    return printable(f". Other settings here: {'; '.join(differing)}") if differing else ""

@@ -1,0 +1,80 @@
+"""The report of a results folder."""
+
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from lra.core.errors import printable
+from lra.core.files import write_atomic
+from lra.records.names import PAGE, README, SEEDS_FIGURE
+from lra.records.runs import Run, read_runs
+from lra.reports import figures, render
+from lra.reports.cells import Column
+from lra.reports.frame import present, runs_frame
+from lra.reports.published import Published
+from lra.reports.tables import Tables, tables
+
+
+class Report:
+    """The report of a results folder.
+
+    Args:
+        folder: a results folder, or a `runs.jsonl`.
+        selection: a selection rule for all runs; None: the rule of each run's recipe.
+
+    Attributes:
+        frame: a row for each run, missing ones included.
+        columns: the columns of the table.
+
+    Raises:
+        UserError: if there is nothing to read, a file is damaged, or runs do not belong together.
+    """
+
+    def __init__(self, folder: Path, selection: str | None = None) -> None:
+        self.folder = folder if folder.is_dir() else folder.parent
+        self.title = printable(self.folder.resolve().name)
+        self.published = Published.of_folder(self.folder)
+        self.frame = runs_frame(self.folder, read_runs(folder), self.published, selection)
+        self.columns = [Column(runs, self.published) for _, runs in self.frame.groupby("column", sort=False)]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs, without missing ones."""
+        return present(self.frame)
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """A row for each system and trivial baseline of each column."""
+        return pd.concat([column.rows() for column in self.columns], ignore_index=True)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """Systems by columns, as text."""
+        return tables(self.columns)
+
+    def texts(self) -> dict[str, str]:
+        """Return the text files of the report by name, without the page."""
+        return render.texts(self)
+
+
+def write_report(folder: Path, selection: str | None = None) -> Path:
+    """Write the report of `folder` into it and return the path of its README.md. Arguments as of `Report`."""
+    report = Report(folder, selection)
+    figure, panels = figures.drawn(report.columns)
+    files = {**report.texts(), SEEDS_FIGURE: figure, PAGE: render.page(report, panels)}
+    for name, text in files.items():
+        write_atomic(report.folder / name, text.encode())
+    return report.folder / README
+
+
+def show(page: Path) -> None:
+    """Print the tables of a README.md, formatted in a terminal."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console, text = Console(), page.read_text(encoding="utf-8").partition("![")[0]
+    if console.is_terminal:
+        console.print(Markdown(text))
+    else:
+        print(text)
