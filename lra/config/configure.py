@@ -31,7 +31,7 @@ from lra.core.paths import USER_OPTIONS
 Part = TypeVar("Part")
 NO_OPTION = "Config group override must be a string"  # Hydra's ValueError for task=null
 OWN_GROUPS = ("attention", "task", "experiment")  # of which lra_options may have options
-NO_LIST = "Invalid defaults list in"  # likewise
+NO_LIST = "Invalid defaults list in"  # the start of another message of Hydra
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 
@@ -187,7 +187,7 @@ def look_here_too() -> None:
 
 @contextmanager
 def blamed(where: str, node: dict[str, Any]) -> Iterator[None]:
-    """Turn an error in the user's own package that a node names into a line with their file; `where`: the key."""
+    """Raise UserError, with key `where` and file, for an error in code of the user's that `node` names."""
     try:
         yield
     except UserError:
