@@ -20,14 +20,13 @@ CHUNK = 64
 SMALL_CHUNK = 32  # with a decay per channel, or a state that reads itself
 BLOCK = 4  # positions of a block of `channel_scores`
 TILE = 1 << 19  # elements of a tile's queries on a CPU; with half or twice as many a step was 5 % slower
-FAR = -80.0  # lower bound of summed log decays: `exp` and products of denormal numbers are many times slower
+FAR = -80.0  # summed log decays below it count as -inf: `exp` and products of denormal numbers are many times slower
 HEADROOM = 0.75  # fraction of the exponent range for the decays of a block; the rest is left for their factors
 
 
 def both_ways(recurrence: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Return recurrence(*inputs) plus its result from the end to the beginning, by one call; inputs [B, ..., L, .]."""
-    forward, backward = recurrence(*(torch.cat([x, x.flip(-2)]) for x in inputs)).chunk(2)
-    return forward + backward.flip(-2)
+    """Return recurrence(*inputs) plus its result from the end to the beginning; inputs [..., L, .]."""
+    return recurrence(*inputs) + recurrence(*(x.flip(-2) for x in inputs)).flip(-2)
 
 
 def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = None) -> Tensor:
@@ -189,7 +188,9 @@ def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # In float64, so that differences behind a strong decay keep all digits of fp32, and so that in the gradient of g
     # what a position gives to itself, which has no decay, cancels.
     within = cumulative_sum(g.double(), -2)
-    between = (within - within.mT).to(g.dtype).clamp(min=FAR, max=0).exp().tril()
+    later = torch.ones(g.shape[-2], g.shape[-2], dtype=torch.bool, device=g.device).triu(1)
+    apart = (within - within.mT).to(g.dtype)
+    between = apart.masked_fill((apart < FAR) | later, -torch.inf).exp()
     return between, within.to(g.dtype).exp(), (within[..., -1:, :] - within).to(g.dtype).exp()
 
 
@@ -214,11 +215,15 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
     # A quotient within a block must not overflow: what passes such a decay is below rounding, exp(-22) in fp32.
     least = -HEADROOM * math.log(torch.finfo(g.dtype).max) / (BLOCK - 1)
     each = g.clamp(min=least).exp().unflatten(-2, (-1, size))  # [..., blocks, size, M]
-    since = torch.cat([torch.ones_like(each[..., :1, :]), each[..., 1:, :]], dim=-2).cumprod(-2)  # since the first
+    rows = [torch.ones_like(each[..., 0, :])]
+    for position in range(1, size):
+        rows.append(rows[-1] * each[..., position, :])
+    since = torch.stack(rows, dim=-2)  # since the block's first position
     reads, keys = (x.unflatten(-2, (-1, size)) for x in (q, k))
-    reads, keys = reads * since.unsqueeze(-4), keys / since.unsqueeze(-4)
+    inverse = since.reciprocal()
+    reads, keys = reads * since.unsqueeze(-4), keys * inverse.unsqueeze(-4)
     scores = (reads.unsqueeze(-4) @ keys.unsqueeze(-5).mT).tril()  # [..., P, R, blocks, size, size]
-    since, until = since * each[..., :1, :], since[..., -1:, :] / since
+    since, until = since * each[..., :1, :], since[..., -1:, :] * inverse
     while size < chunk:
         since_1, since_2 = since.unflatten(-3, (-1, 2)).unbind(-3)  # of the first and the second block of each pair
         until_1, until_2 = until.unflatten(-3, (-1, 2)).unbind(-3)
