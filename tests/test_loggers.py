@@ -193,7 +193,9 @@ class Own:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_logger_that_fails_decides_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
+def test_a_logger_that_fails_stops_neither_the_run_nor_other_loggers(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
     """In any method, with any error: the run finishes, its record is written first, and other loggers end."""
     Path("own_loggers.py").write_text(OWN)
     monkeypatch.syspath_prepend(".")

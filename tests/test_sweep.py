@@ -103,7 +103,7 @@ def test_missing_data_are_named_before_the_first_run(cli: Commands, monkeypatch:
 
 
 @pytest.mark.parametrize(("status", "again"), [("failed", True), ("diverged", False)])
-def test_which_runs_are_tried_again(cli: Commands, status: str, again: bool) -> None:
+def test_a_failed_run_is_tried_again_and_a_diverged_one_is_not(cli: Commands, status: str, again: bool) -> None:
     line = (*SMOKE, *SHORT, "seed=1")
     assert cli(train.main, *line)[0] == 0
     record.write(SEED1, {**record.read(SEED1 / record.NAME), "status": status, "reason": "so it was"})
@@ -159,7 +159,7 @@ def test_a_row_is_added_to_a_sweep_and_multiplies_nothing(cli: Commands) -> None
         (["system=simple,transformer", "sweep.reference=Transfomer"], "expected a row of this sweep"),
     ],
 )
-def test_a_sweep_that_cannot_be_is_one_line(words: list[str], key: str, cli: Commands) -> None:
+def test_impossible_sweeps_are_one_line(words: list[str], key: str, cli: Commands) -> None:
     code, _, err = cli(train.main, "--multirun", "experiment=smoke", *words)
     assert (code, key in err.splitlines()[-1]) == (2, True), err
     assert not [*Path().rglob("sweep.json"), *Path().rglob(CONFIG)]
