@@ -39,13 +39,13 @@ def keep_memory() -> None:
 
 
 def assign_gpu(device: str, number: int) -> None:
-    """Give the `number`-th job of a sweep one of several GPUs. Under torchrun each rank takes that of its number."""
+    """Use GPU `number % count` for a job of a sweep; ranks of torchrun use LOCAL_RANK."""
     if device == "cuda" and distributed.started_with() == 1:
         torch.cuda.set_device(number % torch.cuda.device_count())
 
 
 def threads_at_hand() -> int:
-    """Return the cores that this process may use: those its launcher granted, or its share of this machine's."""
+    """Return the cores that this process may use: those that its launcher granted, or its part of the machine's."""
     for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
         granted = os.environ.get(name, "").partition(",")[0]  # OpenMP takes a list, one for each nesting level
         if granted.isdecimal():
