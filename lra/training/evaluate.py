@@ -144,7 +144,7 @@ def packed(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def diagnose(
     groups: dict[str, Group], predicted: np.ndarray, labels: np.ndarray, baseline: np.ndarray | None
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """Return {group: {value: {examples, correct, baseline}}}, counts; the last are those of `baseline` [n], if given."""
+    """Return counts {group: {value: {examples, correct}}}, with those of a `baseline` [n] if there is one."""
     hits = {"correct": predicted == labels} | ({} if baseline is None else {"baseline": baseline == labels})
     return {
         name: {
