@@ -84,7 +84,7 @@ def product_rates(tokens: int, width: int, hidden: int, rounds: int) -> Record:
 
 
 def _peak(step: Step, device: str) -> int | None:
-    """Peak memory in bytes; None where the accelerator has too little."""
+    """Return the peak memory in bytes; None if the accelerator has too little."""
     try:
         return peak_memory(step.run, device)
     except torch.OutOfMemoryError:
@@ -179,7 +179,7 @@ def _cells(result: Record) -> list[str]:
 
 
 def figure(results: list[Record]) -> bytes:
-    """Milliseconds and peak memory by length, as SVG."""
+    """Draw milliseconds and peak memory by length, as SVG."""
     drawing = Figure(figsize=(7, 3), layout="constrained")
     panels = drawing.subplots(1, 2)
     for title in dict.fromkeys(result["subject"] for result in results):

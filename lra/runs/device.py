@@ -15,7 +15,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
 
 
 def device_of(name: str) -> str:
-    """Return cpu or cuda, for auto, cpu or cuda."""
+    """Return cpu or cuda; auto is cuda if there is a GPU. Raises UserError for cuda without one."""
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise UserError("device=cuda: no CUDA device is available; use device=auto or device=cpu")

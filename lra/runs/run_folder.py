@@ -86,7 +86,7 @@ class RunFolder:
         return run is not None and run.status != Status.FAILED
 
     def _found(self, resume: str) -> tuple[RunRecord | None, list[str]]:
-        """Return the record that the folder holds, if there is one, and what differs from `settings` there."""
+        """Return the record in the folder, if there is one, and how the run there differs from `settings`."""
         if not self.is_claimed:
             return None, []
         run, config = self.record, self.path / CONFIG

@@ -155,7 +155,7 @@ def _check_rates(rows: list[PlannedCell]) -> None:
 
 
 def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
-    """Remove repeated rows in place; return two rows of one folder that differ."""
+    """Remove cells that are planned twice, in place; return two different cells of one folder, if there are any."""
     known: dict[Path, PlannedCell] = {}
     for row in [*rows]:
         other = known.setdefault(row.cell.folder, row)

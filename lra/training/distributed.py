@@ -59,7 +59,7 @@ def local() -> tuple[int, int]:
 
 
 def shard(examples: np.ndarray) -> np.ndarray:
-    """Return this rank's part: every `count`-th, which balances examples that are sorted by length."""
+    """Return every `count`-th example for this rank, which balances ranks if examples are sorted by length."""
     return examples[rank() :: count()]
 
 
