@@ -28,7 +28,7 @@ from lra.core.files import read_yaml
 from lra.core.paths import USER_OPTIONS, conf_dir
 
 HYDRA_VERSION = "1.3"
-RECIPE = "task/recipe@recipe"  # Hydra's key of the recipe that a task chooses with `- recipe: NAME`
+RECIPE = "recipe"  # the group of which a task chooses its recipes with `- /recipe: NAME`
 RELEASED = "_lra_released"  # `NAME_lra_released` takes the values of `NAME` where it has none of its own
 USER_GROUPS = ("attention", "task")  # config groups whose options may name a module of the working directory
 # conf/hydra/launcher/*.yaml extend the plugins' configurations of the same names on purpose.
@@ -84,7 +84,7 @@ def set_up() -> None:
 
 @cache
 def _register() -> None:
-    for group in ("task", "attention", "protocol", "size", "experiment"):
+    for group in ("task", "attention", "protocol"):
         OmegaConf.register_new_resolver(f"by_{group}", _by(group), replace=True)
     OmegaConf.register_new_resolver("env", _env, replace=True)
     OmegaConf.register_new_resolver("choice", _choice, replace=True)
