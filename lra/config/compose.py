@@ -1,6 +1,7 @@
 """Composition of configurations with Hydra: the options in conf/, those of two tables, and a user's own.
 
-Values that depend on a choice are OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
+Recipes and other values that depend on several choices are files that the defaults lists name by interpolation. A few
+values that depend on one choice are OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
 """
 
 import os
@@ -153,7 +154,7 @@ def groups(config_name: str) -> list[str]:
     path = conf_dir() / f"{config_name}.yaml"
     defaults = read_yaml(path)["defaults"] if path.exists() else []
     keys = [key for default in defaults if isinstance(default, dict) for key in default]
-    return sorted(key for key in keys if not key.startswith("override "))
+    return sorted(key for key in keys if not key.startswith("override ") and "@" not in key)
 
 
 def top_keys(config_name: str) -> set[str]:
