@@ -56,6 +56,7 @@ class OptunaSearch(Sweeper):
         self.sweeper.setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def sweep(self, arguments: list[str]) -> None:
+        from lra.core.console import say
         from lra.core.errors import UserError
         from lra.core.signals import Paused
         from lra.sweep import search
@@ -63,8 +64,9 @@ class OptunaSearch(Sweeper):
         overrides = [*arguments, *(f"{key}={value}" for key, value in (self.config.hydra.sweeper.params or {}).items())]
         try:
             self.sweeper.sweep(arguments)
-        except Paused:
+        except Paused as pause:
+            say(pause.line)
             with suppress(UserError, SystemExit):
                 search.conclude(Path(self.config.out), overrides)
-            raise
+            raise SystemExit(pause.code) from None
         search.conclude(Path(self.config.out), overrides)

@@ -1,24 +1,14 @@
-import functools
 import gc
 import os
 import signal
 import sys
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
-from typing import IO, Any
 
-import omegaconf
 import pytest
 import torch
-import yaml
-from hydra._internal import defaults_list
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig
 from support import Commands
 
-from lra.core.paths import conf_dir
 from lra.reports import figures
 from lra.training.distributed import VARIABLES
 
@@ -26,54 +16,6 @@ torch.set_num_threads(1)
 for name in VARIABLES:  # of whoever started the tests
     os.environ.pop(name, None)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
-
-
-load_yaml = yaml.load
-load_options = functools.cache(lambda text: load_yaml(text, Loader=omegaconf._utils.get_yaml_loader()))
-
-
-def load(stream: IO[str] | str, Loader: type) -> Any:
-    """Parse each file of options once; OmegaConf copies what it gets. Errors name the file, so they are not cached."""
-    if Loader.__name__ != "OmegaConfLoader" or isinstance(stream, str):
-        return load_yaml(stream, Loader=Loader)
-    try:
-        return load_options(stream.read())
-    except yaml.YAMLError:
-        stream.seek(0)
-        return load_yaml(stream, Loader=Loader)
-
-
-compose_anew = ConfigLoaderImpl._load_configuration_impl
-interpolation_map = defaults_list._create_interpolation_map
-compositions: dict[str, DictConfig] = {}
-
-
-def compose_once(loader: ConfigLoaderImpl, **asked: Any) -> DictConfig:
-    """Compose each command line once, if all its options are those of this checkout, which no test edits."""
-    paths = [entry.path for entry in loader.config_search_path.get_path()]
-    own = [path for path in paths if path.startswith("file:") and path != f"file://{conf_dir()}"]
-    if own or any("hydra.searchpath" in override for override in asked["overrides"]):
-        return compose_anew(loader, **asked)
-    key = str((paths, asked))
-    if key not in compositions:
-        compositions[key] = compose_anew(loader, **asked)
-    cfg = deepcopy(compositions[key])
-    cfg.hydra.runtime.cwd = os.getcwd()
-    return cfg
-
-
-def interpolation_map_if_needed(overrides: Any, entries: list, self_added: bool) -> DictConfig | None:
-    needed = any(entry.is_interpolation() for entry in entries)
-    return interpolation_map(overrides, entries, self_added) if needed else None
-
-
-# Composing a configuration takes a quarter of a second, of which these changes save two thirds.
-yaml.load = load
-omegaconf.base.parse = functools.cache(omegaconf.base.parse)
-omegaconf._utils.parse = functools.cache(omegaconf._utils.parse)
-ConfigStore.__deepcopy__ = lambda store, _memo: store  # Hydra copies it for every composition
-defaults_list._create_interpolation_map = interpolation_map_if_needed
-ConfigLoaderImpl._load_configuration_impl = compose_once
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -50,8 +49,6 @@ TINY = (
     "checkpoint.steps=3",
     "checkpoint.keep=true",
 )
-PATIENCE_SECONDS, NEVER = 900.0, -99  # for a command to end, and the exit code of one that does not
-CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 POINTS = {
     "step": (TrainingBar, "step"),  # after a step, before its checkpoint
     "evaluation": (TrainingBar, "evaluating"),
@@ -59,6 +56,23 @@ POINTS = {
     "file renamed": (os, "replace"),  # before that
 }
 ACTIONS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT, "hup": signal.SIGHUP}
+
+
+def fork(work: Callable[[], int]) -> int:
+    """Start a child of this process that ends with the exit code of `work`, or 99 after an error; returns its id."""
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            code = work()
+        finally:  # a child never returns to the tests
+            os._exit(code)
+    return child
+
+
+def exit_code(child: int) -> int:
+    """Wait for a child; returns its exit code, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @cache
@@ -127,21 +141,19 @@ def trained(*overrides: str, fault: str = "") -> int:
     """Do a tiny run in a child; returns its exit code, or minus the signal that ended it."""
     warm()
     job = _prepared(*overrides)
-    child = os.fork()
-    if child == 0:
-        code = 99
+
+    def work() -> int:
+        inject(fault)
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1), os.dup2(silence, 2)
         try:
-            inject(fault)
-            silence = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(silence, 1), os.dup2(silence, 2)
-            code = {"finished": 0, "skipped": 0}.get(run(job_of(*job)), 1)
+            return {"finished": 0, "skipped": 0}.get(run(job_of(*job)), 1)
         except Paused as pause:
-            code = pause.code
+            return pause.code
         except UserError:
-            code = 2
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            return 2
+
+    return exit_code(fork(work))
 
 
 def run_folder(out: str | Path = "runs") -> Path:
@@ -170,11 +182,6 @@ class Ended:
     out: str
     err: str
 
-    @property
-    def lines(self) -> list[str]:
-        """The lines on standard error."""
-        return self.err.strip().splitlines()
-
 
 class Child:
     """A command at work in a child; `inside` is called there first."""
@@ -184,33 +191,25 @@ class Child:
     ) -> None:
         warm()
         self._files = TemporaryFile(), TemporaryFile()  # noqa: SIM115
-        self.process = os.fork()
-        if self.process == 0:
-            code = 99
-            try:
-                signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background commands
-                for number, file in enumerate(self._files, start=1):
-                    os.dup2(file.fileno(), number)
-                sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
-                sys.argv = ["lra", *arguments]
-                code = _code(main, inside)
-            finally:  # a child never returns to the tests
-                os._exit(code)
 
-    def ends(self, seconds: float = PATIENCE_SECONDS) -> Ended:
-        """Wait for it; one that has not ended after so many seconds is killed."""
-        waiting = os.pidfd_open(self.process)
-        in_time = bool(select.select([waiting], [], [], seconds)[0])
-        os.close(waiting)
-        if not in_time:
-            os.kill(self.process, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
-        output = []
+        def work() -> int:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background commands
+            for number, file in enumerate(self._files, start=1):
+                os.dup2(file.fileno(), number)
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+            sys.argv = ["lra", *arguments]
+            return _code(main, inside)
+
+        self.process = fork(work)
+
+    def ends(self) -> Ended:
+        """Wait for it."""
+        code, output = exit_code(self.process), []
         for file in self._files:
             with file:
                 file.seek(0)
                 output.append(file.read().decode())
-        return Ended(code if in_time else NEVER, *output)
+        return Ended(code, *output)
 
 
 def command(*arguments: str, **how: Any) -> Ended:

@@ -63,7 +63,15 @@ def same(actual: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: floa
 
 
 def composed(*overrides: str, config: str = "train") -> DictConfig:
-    """The configuration that a command line of these overrides gives, hydra's own part included."""
+    """The configuration that a command line of these overrides gives, hydra's own part included.
+
+    Each command line is composed once, which takes a tenth of a second.
+    """
+    return deepcopy(_composed(config, *overrides))
+
+
+@cache
+def _composed(config: str, *overrides: str) -> DictConfig:
     return compose(config, *overrides)
 
 
@@ -72,16 +80,10 @@ def job_of(settings: Settings, cell: Cell) -> Job:
     return Job(settings=settings, system=assemble(settings), cell=cell, title="test")
 
 
-@cache
-def _composed(*overrides: str) -> DictConfig:
-    """Composing takes a tenth of a second, and thousands of tests ask for the same."""
-    return composed(*overrides)
-
-
 def laid_over(*overrides: str) -> DictConfig:
     """`composed`, where what is chosen is composed once for all single values, which are laid over it."""
     values = [override for override in overrides if override.startswith(("attention.", "model.", "train."))]
-    cfg = _composed(*(override for override in overrides if override not in values)).copy()
+    cfg = composed(*(override for override in overrides if override not in values))
     cfg.merge_with_dotlist(values)
     return cfg
 
@@ -93,7 +95,7 @@ def _settings(*overrides: str) -> dict[str, dict[str, Any]]:
 
 
 def settings(*overrides: str) -> dict[str, dict[str, Any]]:
-    """The parts of a configuration that build a mixer, a model and a recipe, as plain values of one's own."""
+    """A copy of the plain values from which a mixer, a model and a recipe are built."""
     return deepcopy(_settings(*overrides))
 
 
@@ -104,7 +106,7 @@ WITH_KERNELS = [
 
 def maker(name: str, *overrides: str) -> Callable[[MixerConfig], Mixer]:
     """Return the factory of the mixers that `attention=name` configures."""
-    return configure.build(deepcopy(_attention(f"attention={name}", *overrides)), "attention", [], supplied=1)
+    return configure.build(deepcopy(_attention(f"attention={name}", *overrides)), "attention", supplied=1)
 
 
 @cache
@@ -113,7 +115,7 @@ def _attention(*overrides: str) -> dict[str, Any]:
     protocols = [override for override in overrides if override.startswith("protocol=")]
     cfg = laid_over(*(override for override in overrides if override not in protocols))
     for protocol in protocols:
-        cfg.protocol = _composed(protocol).protocol
+        cfg.protocol = composed(protocol).protocol
     return configure.plain(cfg)["attention"]
 
 
@@ -263,7 +265,7 @@ def spec(**changes: object) -> TaskSpec:
 
 def model_of(*overrides: str, task: TaskSpec) -> Model:
     cfg = settings(*overrides)
-    attention = configure.build(cfg["attention"], "attention", [], supplied=1)
+    attention = configure.build(cfg["attention"], "attention", supplied=1)
     configure.check(Architecture, cfg["model"], "model.")
     return Model(attention, task, Architecture(**cfg["model"]))
 
@@ -373,12 +375,12 @@ def train_in(folder: Path, cache: Path, *arguments: str) -> Path:
 
 @cache
 def _task_values(option: str) -> dict[str, Any]:
-    return configure.plain(_composed(f"task={option}").task)
+    return configure.plain(composed(f"task={option}").task)
 
 
 def builder_of(option: str, **changes: object) -> TaskBuilder:
     """The task of an option in conf/task, with some of its values changed."""
-    return configure.build(deepcopy(_task_values(option)) | changes, "task", [])()
+    return configure.build(deepcopy(_task_values(option)) | changes, "task")()
 
 
 def place(cache: Path, data_dir: Path | None = None, workers: int = 1) -> DataConfig:

@@ -133,17 +133,6 @@ def test_the_tokenizer_is_of_train_alone(tmp_path: Path) -> None:
     assert len(original.test.tokens) != len(altered.test.tokens)
 
 
-def test_windows_start_everywhere_in_train_and_apart_elsewhere(tmp_path: Path) -> None:
-    task = built(tmp_path)
-    assert isinstance(task.train, LMWindows)
-    assert (task.train.stride, task.val.stride, task.test.stride) == (1, CONTEXT, CONTEXT)
-    stream = task.train.tokens
-    np.testing.assert_array_equal(task.train.pad(np.array([5]), CONTEXT)[0], stream[5 : 5 + CONTEXT])
-    np.testing.assert_array_equal(task.train.targets(np.array([5]))[0], stream[6 : 6 + CONTEXT])
-    assert (task.objective, task.metric) == ("next_token", "perplexity")
-    assert (task.vocab_size, task.classes, task.max_len, task.documents) == (VOCABULARY, VOCABULARY, CONTEXT, 1)
-
-
 def test_groups_are_chosen(tmp_path: Path) -> None:
     task = built(tmp_path, groups=["children"])
     assert chosen(task) == sorted(book["path"] for book in rows() if book["group"] == "children")

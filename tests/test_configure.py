@@ -1,6 +1,7 @@
 """Configurations: values by choice, and mistakes, which end in one line that names the key and in exit code 2."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,10 +12,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 from support import Commands, composed, options
 
+from lra import __main__ as start
 from lra.cli import new, prepare, train
+from lra.config.configure import dotted, plain
+from lra.config.settings import settings_of
+from lra.core.errors import UserError
 from lra.core.paths import conf_dir
+from lra.runs.build import assemble
 
 ATTENTION = "_target_: lra.mixers.softmax.Softmax\n_partial_: true\nscale: qkv_dim\n"
 
@@ -38,39 +45,59 @@ def write(files: dict[str, str], folder: str = "options") -> None:
     ("arguments", "names"),
     [
         ("sed=2", ["sed", "'seed'"]),
-        ("train.lrr=2", ["train.lrr", "'train.lr'"]),
         ("+train.lrr=2", ["train.lrr", "'lr'"]),
-        ("+protocol.simple_scael=none", ["protocol.simple_scael", "'simple_scale'"]),
         ("attention.window=3", ["attention.window"]),
-        ("lr=1", ["lr", "'train.lr'"]),
-        ("train.learning_rate=1", ["train.learning_rate", "train.lr"]),
         ("hydra.launcher.n_jobs=1", ["hydra.launcher.n_jobs", "hydra/launcher=joblib"]),
-        ("hydra.sweeper.max_batch_size=2", ["hydra.sweeper.max_batch_size", "hydra/sweeper=basic"]),
-        ("attention=nan", ["attention=nan", "name of an option"]),
-        ("train.warmup=0", ["train.warmup=0", "at least 1"]),
-        ("train.clip_norm=0", ["train.clip_norm=0", "or null"]),
-        ("train.steps=1e2", ["train.steps=100.0", "as 100"]),
         ("attention=simpel", ["attention=simpel", "'simple'"]),
+        ("attention=[simple,softmax]", ["attention=[simple,softmax]"]),
+        ("+experiment=smoke", ["+experiment"]),
+        ("train.warmup=0", ["train.warmup=0", "at least 1"]),
         ("seed=abc", ["seed=abc", "integer"]),
         (f"seed={2**53 + 1}", [f"seed={2**53 + 1}"]),
         ("train.lr=1e-3x", ["train.lr=1e-3x", "number"]),
-        ("train.steps='9'", ["train.steps=9", "integer", "without quotes"]),
         ("model.norm=middle", ["model.norm=middle", "'pre', 'post' or 'none'"]),
         ("model.heads=7", ["model.heads=7", "model.qkv_dim=512"]),
         ("train.micro_batch=64", ["train.micro_batch=64", "train.batch_size=32"]),
         ("task=listops_files task.folder=nowhere", ["task.folder: nowhere"]),
-        ("task=files task.data=2024", ["task.data=2024"]),
-        ("attention._target_=os.system", ["attention._target_=os.system", "packages=[...]"]),
-        ("attention._target_=lra.attentoin.simple.Simple", ["attention._target_", "'lra.attentoin'"]),
+        ("rates=nowhere.yaml", ["rates=nowhere.yaml"]),
+        ("attention._target_=os.system", ["attention._target_=os.system", "lra.mixers.base.Mixer"]),
         ("seed=", ["seed="]),
         ("task", ["task", "key=value"]),
+        ("--train.lr=0.1", ["--train.lr=0.1"]),
+        ("hydra.run.dir=D", ["hydra.run.dir=D"]),
         ("seed=1,2", ["seed=1,2", "--multirun"]),
-        ("task=files task.data=a,b.csv", ["a,b.csv", "--multirun", "key='a,b'"]),
+        ("--multirun --cfg job", ["--cfg"]),
+        ("--multirun hydra.job.chdir=true seed=1,2", ["hydra.job.chdir=true"]),
+        ("--multirun attention=simple,foo", ["attention=foo", "known: "]),
+        ("--multirun model.dpeth=1,2", ["model.dpeth", "'model.depth'"]),
+        ("--multirun seed=range(3,1)", ["seed=range(3,1)", "a list"]),
+        ("--multirun experiment=smoke seed=1,x", ["seed=x", "integer"]),
+        ("--multirun experiment=smoke out='~/x'", ["out=~/x", "a folder"]),
     ],
 )
 def test_one_line_and_exit_code_2(cli: Commands, arguments: str, names: list[str]) -> None:
+    """The working folder stays empty."""
     line = refused(cli, *arguments.split())
     assert [name for name in names if name not in line] == [], line
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("value", [float("inf"), None, [7, "x"]], ids=str)
+def test_every_key_with_an_impossible_value(value: object) -> None:
+    """Each key is set in turn: it is named in one line, or a system can be built. Infinity is refused everywhere."""
+    cfg = OmegaConf.create(plain(composed("experiment=smoke", "attention=performer")))
+    for key, _ in list(dotted(OmegaConf.to_container(cfg))):
+        before = OmegaConf.select(cfg, key)
+        OmegaConf.update(cfg, key, value, merge=False)
+        try:
+            assemble(settings_of(cfg))
+            assert value != float("inf"), f"{key} is accepted"
+        except UserError as error:
+            message = str(error)
+            assert "\n" not in message
+            assert key.split(".")[-1] in message or key.split(".")[0] in message, (key, message)
+        finally:
+            OmegaConf.update(cfg, key, before, merge=False)
 
 
 def test_a_misspelt_key_in_a_users_own_files(cli: Commands) -> None:
@@ -92,14 +119,52 @@ def test_a_misspelt_key_in_a_users_own_files(cli: Commands) -> None:
         assert f"{key}: unknown key" in refused(cli, "--config-dir", "options", f"{group}=mine")
 
 
-def test_a_users_own_attention_needs_its_package_named(cli: Commands) -> None:
+def test_a_users_own_attention_trains(cli: Commands) -> None:
     write({"attention/mine": ATTENTION.replace("lra.mixers.softmax.Softmax", "mypackage.Mine")})
     Path("mypackage.py").write_text("from lra.mixers.softmax import Softmax\nclass Mine(Softmax): pass\n")
     arguments = ["--config-dir", "options", "experiment=smoke", "attention=mine"]
-    assert "packages=[...]" in refused(cli, *arguments)
-    code, _, err = cli(train.main, *arguments, "packages=[mypackage]")
+    code, _, err = cli(train.main, *arguments)
     assert code == 0, err
     assert list(Path(".").rglob("paper/mine/transformer/seed1/record.json"))
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "from lra.mixers.softmax import Softmax\nclass A(Softmax):\n    def __init__(self, shape):\n"
+            "        raise KeyError('depth')\n",
+            "attention: theirs.py, line 4: KeyError: 'depth'",
+        ),
+        ("x = 1\ny = x +\n", "theirs.py, line 2: SyntaxError: invalid syntax"),
+        ("class B:\n    pass\n", "theirs has no 'A'"),
+    ],
+)
+def test_a_mistake_in_the_users_code_is_one_line(cli: Commands, code: str, message: str) -> None:
+    write({"attention/mine": "_target_: theirs.A\n_partial_: true\n"})
+    Path("theirs.py").write_text(code)
+    words = ("--config-dir", "options", "experiment=smoke", "attention=mine", "describe=true")
+    assert message in refused(cli, *words)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: 1\n\tb: 2\n", "mine.yaml, line 2: found character '\\t'"),
+        ("a: 1\na: 2\n", "mine.yaml, line 2: found duplicate key a"),
+        ("defaults: softmax\n", "Invalid defaults list in 'attention/mine'"),
+    ],
+)
+def test_a_mistake_in_an_option_file_is_one_line(cli: Commands, content: str, message: str) -> None:
+    write({"attention/mine": content})
+    assert message in refused(cli, "--config-dir", "options", "attention=mine")
+
+
+def test_an_option_file_sets_no_launcher_code(cli: Commands) -> None:
+    content = "hydra: {launcher: {x: {_target_: joblib.load, filename: evil}}}"
+    write({"experiment/mine": f"# @package _global_\ndefaults: [smoke, _self_]\n{content}\n"})
+    words = ("--config-dir", "options", "experiment=mine", "describe=true")
+    assert "launcher" in refused(cli, *words, "--multirun", "seed=1,2").lower()
 
 
 def test_help_needs_no_torch_and_any_encoding_will_do() -> None:
@@ -129,6 +194,7 @@ def test_prepare_prints_the_sizes_of_the_data(cli: Commands) -> None:
     code, out, err = cli(prepare.main, "experiment=smoke", "workers=1")
     assert code == 0, err
     assert "| train | 200 |" in out
+    assert json.loads(cli(prepare.main, "experiment=smoke", "json=true")[1])["rows"]["test"] == 70
     assert "task.sead: unknown key" in cli(prepare.main, "+task.sead=1")[2]
 
 
@@ -184,7 +250,7 @@ def test_a_mistake_in_a_table_is_one_line(cli: Commands) -> None:
 
 
 def test_a_users_own_values_by_choice(cli: Commands) -> None:
-    """In an attention, a task and a preset; options that derive from ours keep our tables."""
+    """`by_task` works in a user's attention, task and preset; options that derive from ours keep our tables."""
     write(
         {
             "attention/mine": ATTENTION.replace("qkv_dim", "${by_task:{own:head_dim}, qkv_dim}"),
@@ -230,11 +296,11 @@ def own_option(name: str, module: str) -> None:
     Path(f"{module}.py").write_text("raise RuntimeError('it runs')\n")
 
 
-def test_an_option_of_the_working_folder_is_trusted_by_its_own_name_alone(cli: Commands) -> None:
+def test_an_option_of_the_working_folder_names_any_module_and_hides_none_of_ours(cli: Commands) -> None:
     own_option("kind", "kind")
     own_option("other", "hidden")
     assert "kind.py, line 1: RuntimeError: it runs" in refused(cli, "experiment=smoke", "attention=kind")
-    assert "hidden.Own: not in a trusted package (lra)" in refused(cli, "experiment=smoke", "attention=other")
+    assert "hidden.py, line 1: RuntimeError: it runs" in refused(cli, "experiment=smoke", "attention=other")
     own_option("simple", "simple")
     line = refused(cli, "experiment=smoke", "attention=simple")
     assert "lra_options/attention/simple.yaml: lra has an option of this name" in line
@@ -248,15 +314,30 @@ def test_a_name_that_cannot_be_new_is_refused(name: str, cli: Commands) -> None:
     assert list(Path().iterdir()) == []
 
 
-def test_new_keeps_files_and_may_share_its_name_with_a_folder(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_keeps_files(cli: Commands) -> None:
     Path("test_own.py").write_text("mine")
     code, _, err = cli(new.main, "task", "own")
     assert (code, "test_own.py: already exists" in err) == (2, True)
     assert [path.name for path in Path().iterdir()] == ["test_own.py"]
-    Path("other").mkdir()
-    monkeypatch.syspath_prepend(Path.cwd())
-    assert cli(new.main, "attention", "other")[0] == 0
-    assert Path("other.py").exists()
+
+
+def test_a_folder_of_results_that_cannot_be_made(cli: Commands) -> None:
+    Path("afile").touch()
+    for words in ((), ("--multirun",)):
+        *_, last = cli(train.main, *words, "experiment=smoke", "out=afile/x")[2].splitlines()
+        assert re.fullmatch(r"lra-train: error: afile/x\S*: .*not a directory.*", last)
+
+
+def test_lra_lists_every_option_with_its_first_sentence(cli: Commands) -> None:
+    write({"attention/mine": "# Equal weights (Doe et al. 2021). And more.\n_target_: mine.Mine\n"}, "lra_options")
+    code, out, err = cli(start.main, "--all")
+    assert (code, err) == (0, "")
+    described = {name: text for name, *text in (line.split(maxsplit=1) for line in out.splitlines() if line)}
+    names = {name for group in ("task", "attention", "experiment") for name in options(group)}
+    assert names <= {name for name, text in described.items() if text}
+    assert described["mine"] == ["Equal weights (Doe et al. 2021)"]
+    code, _, err = cli(start.main, "trian")
+    assert code == 2 and "did you mean 'train'?" in err
 
 
 def test_a_new_task_trains_as_it_is_written_and_shares_no_example_between_splits(cli: Commands) -> None:

@@ -24,14 +24,10 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 PROGRAM = re.compile(r"^(?:torchrun .*|python )?(?:-m )?lra[- ](train|prepare|check|bench|report|new)\b(.*)$")
-ELSEWHERE = {  # a command that matches is not composed here, for this reason
-    r"lra-(report|new)": "not Hydra's; the examples below run them",
-    r"also=mine|attention=mine": "the example of an attention runs it",
-    r"packages=\[my_": "the examples of CONTRIBUTING run it",
-    r"hydra/launcher=(submitit|ray)": "the launcher may be missing; tests/test_launchers.py",
-    r"rerun=": "needs a kept run; tests/test_rerun.py",
-    r"[A-Z]{3,}|\.\.\.": "has a placeholder",
-}
+# Not Hydra's commands, options that the examples below write, launchers that may be missing, kept runs, placeholders.
+ELSEWHERE = (
+    r"lra-(report|new)|also=mine|attention=mine|--config-dir|hydra/launcher=(submitit|ray)|rerun=|[A-Z]{3,}|\.\.\."
+)
 
 
 def command_lines() -> Iterator[str]:
@@ -53,15 +49,12 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_command_composes() -> None:
-    """The first value of each sweep; each exception is needed."""
-    composes, needed = set(), set()
-    for program, words in commands():
-        text = " ".join([f"lra-{program}", *words])
-        reasons = [pattern for pattern in ELSEWHERE if re.search(pattern, text)]
-        needed.update(reasons)
-        if not reasons:
-            composes.add((program, *(_first_value(word) for word in words if re.match(r"[\w./]+=", word))))
-    assert needed == ELSEWHERE.keys()
+    """The first value of each sweep."""
+    composes = {
+        (program, *(_first_value(word) for word in words if re.match(r"[\w./]+=", word)))
+        for program, words in commands()
+        if not re.search(ELSEWHERE, " ".join([f"lra-{program}", *words]))
+    }
     assert len(composes) >= 40
     for program, *overrides in sorted(composes):
         composed(*overrides, config=program)
@@ -93,7 +86,7 @@ def test_the_examples_run(
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
     monkeypatch.syspath_prepend(Path.cwd())
-    [words] = [words for _, words in commands() if f"packages=[{module}]" in words]
+    [words] = [words for _, words in commands() if {"--config-dir", option.replace("/", "=")} <= {*words}]
     sizes = ["model.dim=14", "model.heads=2", "model.depth=1", "model.mlp_dim=11", "threads=1", "out=trained"]
     steps = ["steps=4", "warmup=2", "batch_size=5", "micro_batch=3", "eval_every=2"]
     words = [word for word in words if not word.startswith("train.steps")]
@@ -115,9 +108,7 @@ def test_the_examples_of_the_python_api(
         exec(compile(example, f"{page}: {example.splitlines()[0]}", "exec"), names)
     assert all(f"lra.{name}" in "".join(examples) for name in lra.__all__)
     out = capsys.readouterr().out
-    assert all(
-        text in out for text in ("finished accuracy", "# Results: mine", "PASS  shape", "did you mean 'simple'?")
-    )
+    assert "finished accuracy" in out and "# Results: mine" in out
 
 
 TINY = ("task.train_size=50", "task.val_size=7", "task.test_size=11", "train.steps=4", "train.eval_every=2")

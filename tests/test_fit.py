@@ -15,7 +15,6 @@ from support import (
     options,
     recipe_of,
     small_recipe,
-    strip_times,
     stub_task,
     train_model,
     train_state,
@@ -24,8 +23,6 @@ from support import (
 
 from lra.core.errors import UserError
 from lra.core.signals import StopFlag
-from lra.training import evaluate as evaluating
-from lra.training import trainer as training
 from lra.training.batches import batches, partition_by_cost
 from lra.training.early_stopping import StoppingRule, is_better
 from lra.training.evaluate import evaluate
@@ -36,13 +33,6 @@ from lra.training.trainer import Trainer
 def model_for(task, *overrides: str, dropout: float = 0.0) -> torch.nn.Module:
     torch.manual_seed(1)
     return model_of(*TINY_MODEL, f"model.dropout={dropout}", *overrides, task=task).double()
-
-
-def test_the_schedule_of_listops() -> None:
-    recipe = recipe_of("task=listops")
-    assert recipe.learning_rate(0) == 0
-    for step, rate in ((1, 1.5811388300841897e-07), (1000, 1.5811388300841897e-04), (15000, 4.0824829046386305e-05)):
-        assert math.isclose(recipe.learning_rate(step), rate, rel_tol=1e-12)
 
 
 def test_the_peaks_of_table_3() -> None:
@@ -296,42 +286,6 @@ def test_a_step_that_is_not_finite_moves_nothing_nor_do_those_after_it() -> None
     for earlier, later in pairwise(kept[2:]):
         torch.testing.assert_close(later, earlier, rtol=0, atol=0)
     assert not torch.equal(kept[1]["model/head.0.weight"], kept[2]["model/head.0.weight"])
-
-
-def history(monkeypatch: pytest.MonkeyPatch, behind: int, poisoned: int | None) -> tuple[list, dict, dict, str]:
-    """The measurements of seven steps and what a checkpoint would hold after each, then at the end; and the error."""
-    monkeypatch.setattr(training, "is_asynchronous", lambda _: behind)
-    monkeypatch.setattr(evaluating, "is_asynchronous", lambda _: behind)
-    task, recipe, said = stub_task(), small_recipe(clip_norm=0.5, eval_every=5, compile=False), ""
-    model = model_for(task, "attention=performer", "attention.redraw_every=1", dropout=0.3)
-    trainer, states = Trainer(model, task, recipe, seed=3, precision="fp32"), {}
-    if poisoned is not None:
-        diverging(model, poisoned)
-
-    def state() -> dict:
-        return {name: value.clone() for name, value in trainer.state_dict()[0].items()} | {"step": trainer.step}
-
-    def after_a_step() -> None:
-        if trainer.step in (2, 3):  # a checkpoint is due
-            trainer.read_losses()
-            states[trainer.step] = state()
-        assert len(trainer.updates) <= behind
-
-    try:
-        trainer.train(StopFlag(), after_a_step)
-    except Diverged as error:
-        said = str(error)
-    return [strip_times(line) for line in trainer.lines], states, state(), said
-
-
-@pytest.mark.parametrize("poisoned", [None, 4])
-def test_reading_the_losses_later_changes_nothing(monkeypatch: pytest.MonkeyPatch, poisoned: int | None) -> None:
-    """As on an accelerator: weights, features, the optimiser's state, losses, tokens, and the step that is named."""
-    actual, expected = (history(monkeypatch, number, poisoned) for number in (3, 0))
-    assert (f"step {poisoned} is " in expected[-1]) == (poisoned is not None)
-    assert (actual[0], actual[-1]) == (expected[0], expected[-1])
-    torch.testing.assert_close(actual[1:3], expected[1:3], rtol=0, atol=0)
-    assert poisoned is None or expected[2]["step"] == poisoned
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def filters(mixer: Mixer, lag: int) -> Tensor:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [CHUNK + 3])
 def test_hyena_is_its_sums(length: int, causal: bool) -> None:
-    """Two documents, the shorter with a hole, which counts as zeros, before the short convolutions and after them."""
+    """Two documents; a masked position in the shorter one is zero before and after the short convolutions."""
     mixer = mixer_of("hyena", max_positions=length + 2, causal=causal, out_proj=True)
     x, mask = noise(2, length, 15).requires_grad_(), mask_of([length, 9], length)
     mask[1, 4] = False

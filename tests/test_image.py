@@ -14,7 +14,6 @@ from support import built_under_one_name, composed, place
 from lra.core.errors import UserError
 from lra.datasets import hub
 from lra.datasets.groups import held_out, limited
-from lra.reports.published import Published
 from lra.tasks import DataConfig, Split, image
 from lra.tasks.image import Image, grey
 
@@ -179,12 +178,6 @@ def test_every_system_has_its_published_configuration(system: str) -> None:
     if system in sizes:
         key, value = sizes[system]
         assert cfg.attention[key] == value
-
-
-def test_no_published_number_is_for_copies() -> None:
-    source = Published().source("image")
-    assert source is not None and source.number("Transformer", "image") == 42.44
-    assert [Published().source(f"image ({note})") for note in ("JPEG copies", "limit 5")] == [None, None]
 
 
 # ---------------------------------------------------------------- the real images

@@ -10,8 +10,6 @@ from support import Commands, train_in
 
 from lra.cli import train
 from lra.core.errors import UserError
-from lra.core.files import read_yaml
-from lra.core.paths import conf_dir
 from lra.records.runs import keep_runs, read_runs
 from lra.reports import Report
 from lra.reports.verify import verify
@@ -91,14 +89,3 @@ def test_a_mean_pools_runs_that_differ_in_rounding(tmp_path: Path) -> None:
     put(tmp_path, 3, 37.0, config={"train": {"lr": 0.006, "micro_batch": 8}})
     with pytest.raises(UserError, match=r"config\.train\.lr"):
         Report(tmp_path)
-
-
-def test_kept_folders_of_presets_exist_and_are_not_written() -> None:
-    results = conf_dir().parent / "results"
-    if not results.is_dir():
-        pytest.skip("not a checkout")
-    for path in sorted((conf_dir() / "experiment").glob("*.yaml")):
-        preset = read_yaml(path)
-        assert not str(preset.get("out", "")).startswith("results"), path
-        if preset.get("kept"):
-            assert (conf_dir().parent / preset["kept"] / "runs.jsonl").is_file(), path

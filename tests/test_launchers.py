@@ -90,7 +90,7 @@ def test_a_sweep_survives_a_failing_and_a_killed_run(cli: Commands, name: str, m
         text = f"_target_: bad.Bad\n_partial_: true\nwhat: {what}\n"
         (options / f"{what}.yaml").write_text(text)
     monkeypatch.setenv("PYTHONPATH", f"{Path.cwd()}:{Path(train.__file__).parents[2]}")
-    line = ("--config-dir", "options", *SMOKE, "packages=[bad]", "attention=dies,fails,simple", *overrides)
+    line = ("--config-dir", "options", *SMOKE, "attention=dies,fails,simple", *overrides)
     code, err = command(*line)
     assert code == 1, err
     assert "Traceback" not in err

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from support import built_under_one_name, composed, model_of, of_real_data, place
+from support import built_under_one_name, of_real_data, place
 
-from lra.config import configure
 from lra.core.errors import UserError
 from lra.datasets.baselines import best_threshold
 from lra.datasets.groups import sampled
@@ -86,6 +84,8 @@ def test_reads_the_bytes_of_the_files(tmp_path: Path, max_length: int = 29) -> N
         rows = [tuple(line.split(b"\t")[column] for column in (0, 3, 4)) for line in lines]
         data: Split = getattr(task, split)
         assert_reads(data, rows, max_length)
+        encoded = Matching(max_length=max_length, limit=None).encode("a text", tmp_path)
+        assert encoded.tolist() == [byte + 1 for byte in b"a text"]
         assert len(data.offsets) - 1 == len({text[:max_length] for row in rows for text in row[1:]})
     assert (task.vocab_size, task.documents, task.classes, task.max_len) == (257, 2, 2, max_length)
 
@@ -131,15 +131,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"new_aan_pairs.eval.tsv: no such file; it belongs to"):
         matching(tmp_path, folder(tmp_path, files))
     assert cached(tmp_path) == []
-
-
-def test_pairs_of_one_text_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
-    content = b"1\ta\tb\tone\0 text\tanother text\n0\ta\ta\tone text\tone text\n"
-    task = matching(tmp_path, folder(tmp_path, dict.fromkeys(official(), content)))
-    [line] = [line for line in capfd.readouterr().err.splitlines() if "doubtful" in line]
-    assert "pairs of a document and itself: 3" in line
-    assert "examples in more than one split: 2" in line
-    assert text_of(task.train.document(0, 0)) == b"one\0 text"
 
 
 def test_without_data_the_other_task_is_named(tmp_path: Path) -> None:
@@ -273,17 +264,3 @@ def test_threshold_by_hand(scores: list[float], labels: list[int], threshold: fl
 
 
 # ---------------------------------------------------------------- configuration
-
-
-@pytest.mark.parametrize(
-    ("task", "protocol", "system", "count"),
-    [("matching", "paper", "transformer", 1_601_538), ("acl_matching", "strict", "simple", 1_535_490)],
-)
-def test_golden_parameter_counts(task: str, protocol: str, system: str, count: int) -> None:
-    """Printed by the authors' notebooks, here from nothing but the names of the options."""
-    chosen = (f"task={task}", f"system={system}", f"protocol={protocol}")
-    spec = configure.build(configure.plain(composed(*chosen))["task"], "task", [])().spec
-    assert spec.name == task
-    with torch.device("meta"):
-        model = model_of(*chosen, task=spec)
-    assert sum(parameter.numel() for parameter in model.parameters()) == count

@@ -135,16 +135,6 @@ def test_pair_interaction_features() -> None:
     torch.testing.assert_close(seen["x"][0, 12:], torch.cat([first * second, first - second]))
 
 
-def test_every_protocol_passes_dropout_where_it_says() -> None:
-    def rates(*overrides: str) -> tuple[float, float, float]:
-        model = model_of(*TINY[:-1], "model.dropout=0.25", *overrides, task=spec())
-        block = model.blocks[0]
-        return model.embedding.dropout.p, block.mixer_dropout.p, block.mixer.dropout.p
-
-    assert rates("protocol=paper") == (0, 0, 0.25)
-    assert rates("protocol=lra") == (0.25, 0.25, 0.25)
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -158,10 +148,6 @@ def test_every_protocol_passes_dropout_where_it_says() -> None:
 def test_widths_that_do_not_fit_are_refused(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
         tiny(*overrides)
-
-
-def test_a_wider_attention_fits_with_an_output_projection() -> None:
-    assert tiny("model.qkv_dim=12", "variant=simple_resl")(tokens(11)).shape == (1, 5)
 
 
 def test_a_mixer_that_cannot_mask_is_refused() -> None:

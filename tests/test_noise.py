@@ -32,7 +32,7 @@ def settings(name: str, extra: list[str]) -> tuple[Callable[[MixerConfig], Mixer
     cfg = configuration(name).copy()
     cfg.merge_with_dotlist(extra)
     plain = configure.plain(cfg)
-    return configure.build(plain["attention"], "attention", [], supplied=1), plain["model"]
+    return configure.build(plain["attention"], "attention", supplied=1), plain["model"]
 
 
 def differences(name: str, extra: list[str], max_len: int) -> dict[str, float]:
@@ -54,7 +54,7 @@ def differences(name: str, extra: list[str], max_len: int) -> dict[str, float]:
         for rank in range(processes):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(batches, "OVERHEAD", {"cpu": 1 << 30})  # as few parts as `micro_batch` allows
-                patch.setattr(distributed, "share", lambda places, rank=rank: places[rank::processes])
+                patch.setattr(distributed, "shard", lambda examples, rank=rank: examples[rank::processes])
                 accumulate(model, task.train, examples, micro_batch, seed=2, step=5, precision="fp32")
             of_ranks.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
         return [torch.stack(grads).sum(dim=0) for grads in zip(*of_ranks, strict=True)]

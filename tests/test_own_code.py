@@ -8,7 +8,6 @@ from reports import put
 from support import Commands
 
 from lra.cli import new, report, train
-from lra.config.compose import with_packages
 from lra.core.code import fingerprints
 from lra.core.errors import UserError
 from lra.core.signals import PAUSED
@@ -81,27 +80,6 @@ def test_an_edited_attention_is_refused_with_its_file(cli: Commands) -> None:
     assert cli(train.main, *MINE, "seed=1")[0] == 0, "it is the first code again"
 
 
-def test_other_rows_of_a_sweep_do_not_depend_on_the_code(cli: Commands) -> None:
-    scaffold(cli, "attention", "mine")
-    words = (*TINY, *SIZES, "attention=fnet", "out=o", "packages=[mine]")
-    assert cli(train.main, *words)[0] == 0
-    edit("mine.py")
-    assert "finished before" in cli(train.main, *words)[2]
-
-
-def test_a_loaded_module_keeps_its_first_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that goes on runs the code it imported, whatever the file has become."""
-    path = tmp_path / "lasting.py"
-    path.write_text("x = 1\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    __import__("lasting")
-    before = fingerprints("lasting")
-    path.write_text("x = 22\n")
-    assert fingerprints("lasting") == before
-    del sys.modules["lasting"]
-    assert fingerprints("lasting") != before
-
-
 def test_comments_blank_lines_and_docstrings_are_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     texts = {
@@ -142,35 +120,8 @@ def test_an_edited_task_and_a_replaced_file_make_new_data(cli: Commands) -> None
     assert len({*digests}) == 3 and digests[1] == digests[2] != digests[3]
 
 
-def test_data_are_their_content_under_every_spelling_of_the_path(cli: Commands) -> None:
-    def write(folder: Path, label: str) -> None:
-        folder.mkdir(parents=True)
-        rows = "".join(f"text {number},{label if number % 2 else 'no'}\n" for number in range(60))
-        (folder / "train.csv").write_text(f"text,label\n{rows}")
-
-    write(Path("D/ok"), "yes")
-    write(Path("copy/ok"), "yes")
-    write(Path("other/ok"), "maybe")
-    words = (*TINY, "task=files", "attention=fnet", "train.micro_batch=5", "out=o")
-    assert cli(train.main, *words, "task.data=D/ok")[0] == 0
-    for data in ("D/../D/ok/", "copy/ok"):
-        code, _, err = cli(train.main, *words, f"task.data={data}")
-        assert (code, "finished before" in err) == (0, True), data
-    assert cli(train.main, *words, "task.data=copy/ok/", "seed=2")[0] == 0
-    assert len(Report(Path("o")).runs) == 2
-    refused(cli, *words, "task.data=other/ok", because="have changed")
-
-
 def test_reports_do_not_pool_different_code(tmp_path: Path) -> None:
     for seed, digest in ((1, "a"), (2, "b")):
         put(tmp_path, seed, 37.0, config={"code": {"package/mine.py": digest}})
     with pytest.raises(UserError, match=r"seed1 and .*seed2 would share a cell .* package/mine\.py was edited"):
         Report(tmp_path)
-
-
-def test_a_glob_trusts_the_own_options_that_it_selects(cli: Commands) -> None:
-    scaffold(cli, "attention", "mine")
-    words = ["task=listops_short", "attention=glob(m*)"]
-    assert with_packages(words) == [*words, "packages=[mine]"]
-    for value in ("glob(s*)", "glob(*,exclude=mine)", "glob(*", "glob()"):
-        assert with_packages([f"attention={value}"]) == [f"attention={value}"]

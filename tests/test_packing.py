@@ -156,7 +156,7 @@ def test_an_accelerator_packs_what_that_makes_faster(
     monkeypatch.setattr(softmax, "has_flash", lambda *_: flash)
     lengths = np.array([9, 5 if padded else 9])
     part = MicroBatch(
-        places=np.arange(2), tokens=np.ones((2, 9)), targets=np.zeros(2), scored=None, lengths=lengths
+        indices=np.arange(2), tokens=np.ones((2, 9)), targets=np.zeros(2), scored=None, lengths=lengths
     )  # fmt: skip
     assert part.packs(model_for(name, []).train(training), "bf16") == packs
 

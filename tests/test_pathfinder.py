@@ -2,7 +2,6 @@
 and the distribution of a plain reference."""
 
 import hashlib
-import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,6 @@ from lra.core.errors import UserError
 from lra.tasks import Task
 from lra.tasks import _pathfinder_board as boards
 from lra.tasks import _pathfinder_snakes as snakes
-from lra.tasks import _pathfinder_sprites as sprites
 from lra.tasks._pathfinder_board import Snakes
 from lra.tasks._pathfinder_snakes import Design, Images
 
@@ -43,18 +41,6 @@ def drawn() -> Images:
 
 
 # ---------------------------------------------------------------- paddles
-
-
-def test_sines_are_far_from_the_middle_between_two_whole_numbers() -> None:
-    """So that every machine rounds them the same way, whose sines differ by 1e-15 at most."""
-    for radius in (3, 6, 7, 8):
-        angles = np.arange(math.ceil(2 * math.pi * radius)) / radius
-        for values in (np.sin(angles), np.cos(angles), np.sin(np.deg2rad(np.arange(-180, 180)))):
-            exact = values * sprites.ONE
-            assert np.abs(np.abs(exact - np.floor(exact)) - 0.5).min() > 1e-5
-        paces = radius * np.stack([np.sin(angles), np.cos(angles)])
-        off = np.abs(paces - np.rint(paces))
-        assert off[off > 1e-12].min() > 1e-7
 
 
 def test_paddles_are_those_of_the_loops() -> None:

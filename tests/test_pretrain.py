@@ -10,15 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import (
+    TINY_MODEL,
     Commands,
     accumulate,
     composed,
     job_of,
     model_of,
-    small_recipe,
     spec,
     stub_task,
-    train_model,
     train_state,
 )
 from torch.nn.functional import cross_entropy
@@ -27,18 +26,19 @@ from lra.cli import train
 from lra.config.cell import cell_of
 from lra.config.settings import settings_of
 from lra.core import files
+from lra.core.errors import UserError
 from lra.core.signals import StopFlag
-from lra.datasets.self_pretraining import inputs_of, spec_of
+from lra.datasets.self_pretraining import inputs_of
 from lra.datasets.splits import Pictures
 from lra.init import Checkpoint
 from lra.records import record
+from lra.runs.build import assemble
 from lra.runs.initial_weights import draw_model, pretrain, trainer_of
 from lra.tasks import PADDING, DataConfig, Split, Task
 from lra.training.batches import counts, predict, read, summed_loss
 from lra.training.evaluate import evaluate
 from lra.training.recipe import carried
 
-TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10")
 PHASE = ("pretrain.train.warmup=2", "pretrain.train.steps=5", "pretrain.train.eval_every=3")
 SMALL = ("experiment=smoke", "train.steps=4", "train.eval_every=3", "train.warmup=2", *PHASE)
 
@@ -141,7 +141,7 @@ def test_numbers_are_asked_by_their_distance() -> None:
 def test_a_model_that_knows_nothing_has_the_loss_log_v() -> None:
     """V classes, since the token that hides is never the answer."""
     task = inputs(stub_task(examples=43))
-    model = model_of(*TINY, "protocol=strict", task=task)
+    model = model_of(*TINY_MODEL, "protocol=strict", task=task)
     assert model.embedding.tokens.num_embeddings == 18
     torch.nn.init.zeros_(model.head.weight), torch.nn.init.zeros_(model.head.bias)
     score = evaluate(model, task.val, 5, precision="fp32")
@@ -154,7 +154,7 @@ def test_a_model_that_knows_nothing_has_the_loss_log_v() -> None:
 def test_hidden_positions_alone_give_gradient(pooling: str) -> None:
     """Beside a plain loop: the gradient is that of the mean over hidden positions, and others' logits have none."""
     task = inputs(stub_task(examples=19))
-    model = model_of(*TINY, "protocol=strict", f"model.pooling={pooling}", "model.dropout=0", task=task).double()
+    model = model_of(*TINY_MODEL, "protocol=strict", f"model.pooling={pooling}", "model.dropout=0", task=task).double()
     split, examples = task.train.of_step(2), np.arange(7)
     accumulate(model, split, examples, 3, seed=1, step=2, precision="fp32")
     gradients = {
@@ -186,7 +186,7 @@ def test_hidden_positions_alone_give_gradient(pooling: str) -> None:
 def test_what_is_carried_fits_and_says_all(tmp_path: Path, objective: str, pixels: str) -> None:
     """All but the head; the tokens' vectors without that of the token that hides."""
     task = replace(stub_task(), vocab_size=257)
-    sizes = (*TINY, "protocol=strict", "model.dropout=0", "model.pooling=mean", f"model.pixels={pixels}")
+    sizes = (*TINY_MODEL, "protocol=strict", "model.dropout=0", "model.pooling=mean", f"model.pixels={pixels}")
     model = model_of(*sizes, task=inputs(task, objective))
     weights = carried(train_state(model), 257)
     save_file(weights, tmp_path / "weights.safetensors")
@@ -229,7 +229,7 @@ def test_what_diverges_in_its_pretraining_says_so(cli: Commands) -> None:
     assert record.read(next(Path("runs").rglob(record.NAME)))["status"] == "diverged"
 
 
-def test_a_run_says_what_came_before_and_others_share_it(cli: Commands) -> None:
+def test_runs_with_one_pretraining_share_its_weights_and_record_it(cli: Commands) -> None:
     """Seeds of the head and rates of the training share the weights of one pretraining; another mask does not."""
     share = ("pretrain=masked", "pretrain.seed=7", "protocol=strict", "checkpoint.keep=true", "cache=own")
     runs = {"one": ("seed=1",), "two": ("seed=2", "train.lr=0.01"), "other": ("seed=1", "pretrain.mask=0.4")}
@@ -288,19 +288,16 @@ def test_masked_pretraining_is_as_published(task: str, mask: float, loss: str, r
         (("pretrain=masked", "train.freeze=[head]"), "train.freeze: head.0.weight would stay as it was drawn, since"),
         (("pretrain=masked", "init=checkpoint", "init.folder=x"), "both would say what the model starts from"),
         (("pretrain=masked", "task=mqar"), "predicts at positions; expected a task that classifies"),
-        (("pretrain=masked", "pretrain.holdout=0.001"), "pretrain.holdout=0.001: of 200 documents"),
     ],
 )
-def test_a_mistake_is_one_line(cli: Commands, overrides: tuple[str, ...], message: str) -> None:
-    code, _, err = cli(train.main, *SMALL, "protocol=strict", "out=runs", *overrides)
-    assert code == 2
-    assert message in err
-    assert len([line for line in err.strip().splitlines() if "preparing the data, once" not in line]) == 1
+def test_an_impossible_pretraining_is_refused(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        assemble(settings_of(composed(*SMALL, "protocol=strict", *overrides)))
 
 
 def test_language_models_hand_their_blocks_to_classifiers(tmp_path: Path) -> None:
     """Books, then text, by init=checkpoint: another vocabulary, context and head; the blocks are all there."""
-    shared = ("attention=softmax", "protocol=strict", "task=text", *TINY)
+    shared = ("attention=softmax", "protocol=strict", "task=text", *TINY_MODEL)
     books = spec(vocab_size=19, classes=19, max_len=7, objective="next_token", causal=True)
     source, target = model_of(*shared, task=books), model_of(*shared, task=spec())
     save_file(source.state_dict(), tmp_path / "weights.safetensors")
@@ -309,21 +306,3 @@ def test_language_models_hand_their_blocks_to_classifiers(tmp_path: Path) -> Non
         if name.startswith(("blocks.", "final_norm.")):
             assert torch.equal(target.state_dict()[name], value), name
     assert set(report["left"]) == {"not in init.take"}
-
-
-def test_next_tokens_are_learned_from_what_is_before() -> None:
-    """Documents that count up: a causal model learns them, and its weights fit the model that sees both sides."""
-    count, length = 60, 11
-    starts = np.arange(count) % 5
-    tokens = ((starts[:, None] + np.arange(length)) % 5 + 1).astype(np.uint8)
-    split = replace(documents(count, length), tokens=tokens.ravel())
-    task = inputs_of(split, spec(), "stub", "next", values=False, share=0.1, holdout=0.2, seed=1)
-    assert (task.causal, spec_of(spec(), "next", values=False).vocab_size) == (True, 17)
-    torch.manual_seed(1)
-    model = model_of(*TINY, "protocol=strict", "attention=linear", "model.dropout=0", task=task)
-    recipe = small_recipe(
-        steps=60, eval_every=60, batch_size=16, micro_batch=16, warmup=5, schedule="constant", lr=0.02
-    )
-    assert train_model(model, task, recipe, seed=1).last["loss"] < 0.5 * math.log(17)
-    final = model_of(*TINY, "protocol=strict", "attention=linear", task=spec())
-    assert carried(model.state_dict(), 17).keys() == {n for n in final.state_dict() if not n.startswith("head.")}

@@ -295,26 +295,6 @@ def test_every_prediction_has_one_value_in_each_group(built: tuple[Probe, Task])
 
 
 @pytest.mark.parametrize(
-    ("name", "group", "expected"),
-    [
-        ("mqar", "distance", lambda tokens, at: at - tokens.index(tokens[at])),
-        (
-            "selective_copy",
-            "distance",
-            lambda tokens, at: at - [place for place, token in enumerate(tokens) if token < 12][at - 34],
-        ),
-    ],
-)
-def test_groups_by_loops(name: str, group: str, expected, cache: Path) -> None:
-    builder, split = probe(name), task_of(name, cache).test
-    value_of = {row: value for value, members in builder.groups(split)[group].items() for row in members.tolist()}
-    predictions = [(tokens, at) for tokens, answers in rows(split) for at in answers]
-    for row, (tokens, at) in enumerate(predictions):
-        least, *_, most = 2 * value_of[row].split("-")  # "7" or "8-15"
-        assert int(least) <= expected(tokens, at) <= int(most)
-
-
-@pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
         ("mqar", {"pairs": 12}, "task.length=46: expected at least 48 for task.pairs=12"),
@@ -411,14 +391,3 @@ def test_the_gradient_does_not_depend_on_the_cuts(name: str, cache: Path) -> Non
     assert losses == pytest.approx([cross_entropy(logits, targets).item()] * 3, rel=1e-12)
     for gradient in gradients[1:]:
         torch.testing.assert_close(gradient, gradients[0])
-
-
-def test_compress_decodes_from_the_last_position_alone(cache: Path) -> None:
-    _, model = task_and_model("compress", cache)
-    seen = []
-    model.blocks[-1].register_forward_hook(lambda *given: seen.append(given[2]))
-    logits = model.eval()(torch.tensor([[1, 2, 3, 4, 5, 6, 5, 4, 3, 2, 7]]))
-    assert logits.shape == (1, 11, 8)
-    last = model.final_norm(seen[0][:, -1])
-    assert torch.equal(model.head(last, None), logits)
-    torch.testing.assert_close(model.head(last, torch.tensor([3, 8])), logits[0, [3, 8]], rtol=1e-12, atol=1e-12)

@@ -51,8 +51,7 @@ def test_large_micro_batches_alone_use_it_and_the_process_keeps_its_setting() ->
         assert SETTING.fp32_precision == before
 
 
-def test_an_error_of_bf16_is_above_the_bound() -> None:
-    """And that of fp32 is below it."""
+def test_the_bound_is_between_the_errors_of_fp32_and_bf16() -> None:
     assert products.product_error() < products.BOUND / 3
     with torch.autocast("cpu", torch.bfloat16):
         assert products.product_error() > 100 * products.BOUND

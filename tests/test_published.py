@@ -14,30 +14,10 @@ from reports import put
 from support import composed, options
 
 from lra.core.errors import UserError
-from lra.core.paths import CHECKOUT, conf_dir
-from lra.records.names import README, RUNS, TABLE, TABLE_TEX
+from lra.core.paths import conf_dir
+from lra.records.names import TABLE, TABLE_TEX
 from lra.reports import Report
-from lra.reports.frame import present, short_names
 from lra.reports.published import Published
-
-
-def test_other_data_than_the_published_have_a_name_that_says_how_they_differ() -> None:
-    names = {
-        "image": "Image",
-        "image (JPEG copies)": "Image-copies",
-        "image (JPEG copies, limit 2000)": "Image-small",
-        "listops (length 10-50)": "ListOps-short",
-        "text (limit 100)": "Text-small",
-        "text (limit 200)": "Text-small-2",
-        "mine (limit 5)": "mine",
-        "mqar (pairs 16)": "Recall",
-    }
-    titles = {"image": "Image", "listops": "ListOps", "text": "Text", "mqar (pairs 16)": "Recall"}
-    assert short_names(names, titles) == names
-    tasks = ["listops", "listops (length 10-50)", "listops (length 10-60)"]
-    expected = dict(zip(tasks, ["ListOps", "ListOps-short", "ListOps-short-2"], strict=True))
-    for order in (tasks, [tasks[1], tasks[0], tasks[2]]):
-        assert short_names(order, titles) == expected
 
 
 @pytest.mark.parametrize("task", ["text", "matching", "listops"])
@@ -151,20 +131,3 @@ def test_a_complexity_is_a_formula_or_text_and_never_a_command(small: Path, text
     )
     line = next(line for line in Report(small).texts()[TABLE_TEX].splitlines() if line.startswith("Mine"))
     assert set(re.findall(r"\\[A-Za-z]+", line)) <= {r"\textbackslash", r"\textasciicircum", r"\pm"}
-
-
-def test_published_depths_are_next_to_ours(tmp_path: Path) -> None:
-    for depth in (1, 12):
-        changes = {"attention": "softmax", "variant": "transformer", "settings": {"model.depth": depth}}
-        put(tmp_path, 1, 90.0, task="ag_news", baselines={}, **changes)
-    page = Report(tmp_path).texts()[README]
-    assert "| Transformer (model.depth=1) | O(L²) | 90.00 | 89.12 |" in page
-    assert "| Transformer (model.depth=12) | O(L²) | 90.00 | 90.10 |" in page
-
-
-def test_reports_of_the_same_data_have_the_same_baselines() -> None:
-    expected = {"majority class": 11.95, "root operator": 25.60, "first three tokens": 31.10}  # of results/data.md
-    for folder in ("ablations", "demo", "depth_blocks_small", "table1_small"):
-        for column in Report(CHECKOUT / "results" / folder / RUNS).columns:
-            if {str(run.record.provenance.data_sha256)[:12] for run in present(column.frame)} == {"1f6c4ca3a267"}:
-                assert column.baselines == pytest.approx(expected), folder

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forked import exit_code, fork
 from support import TINY_MODEL, Commands, model_of, small_recipe, stub_task, train_model
 from torch import distributed as process_groups
 
@@ -40,21 +42,16 @@ SYSTEMS = [
 
 def together(processes: int, folder: Path, work: Callable[[], object]) -> list:
     """Return the results of `work()` on each rank."""
-    children = []
-    for number in range(processes):
-        child = os.fork()
-        if child:
-            children.append(child)
-            continue
-        try:
-            meet = f"file://{folder}/meet{processes}"
-            process_groups.init_process_group("gloo", init_method=meet, rank=number, world_size=processes)
-            (folder / f"{number}").write_bytes(pickle.dumps(work()))
-            process_groups.destroy_process_group()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * processes
+
+    def rank(number: int) -> int:
+        meet = f"file://{folder}/meet{processes}"
+        process_groups.init_process_group("gloo", init_method=meet, rank=number, world_size=processes)
+        (folder / f"{number}").write_bytes(pickle.dumps(work()))
+        process_groups.destroy_process_group()
+        return 0
+
+    started = [fork(partial(rank, number)) for number in range(processes)]
+    assert [exit_code(child) for child in started] == [0] * processes
     return [pickle.loads((folder / f"{number}").read_bytes()) for number in range(processes)]
 
 
@@ -135,6 +132,12 @@ def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> Non
     first, second = together(2, tmp_path, work)
     assert first == second
     assert "the loss of step 2 is nan" in first
+
+
+def test_half_a_launcher_in_the_environment_is_refused(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, _, err = cli(train.main, "experiment=smoke")
+    assert (code, err.count("\n"), "WORLD_SIZE=2: expected a number, with RANK, " in err) == (2, 1, True)
 
 
 def test_a_sweep_in_every_rank_is_refused(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def test_attentions_and_tasks_of_kept_runs_are_found_with_their_options() -> Non
     nodes = {json.dumps(config[key]): (key, config[key]) for config in configs for key in ("attention", "task")}
     assert len(nodes) > 60
     for key, node in nodes.values():
-        built = configure.build(node, key, ["lra"], supplied=int(key == "attention"))
+        built = configure.build(node, key, supplied=int(key == "attention"))
         assert built.func.__name__ == node["_target_"].rpartition(".")[2]
 
 
@@ -49,15 +49,6 @@ def test_the_same_run_is_equal_to_the_last_bit(kept: Commands, named: Path) -> N
     code, _, err = kept(train.main, f"rerun={named}")
     assert code == 2
     assert f"{AGAIN}: it was trained again there before; delete it, or choose another out=..." in err
-
-
-def test_two_options_of_one_task_have_places_of_their_own(kept: Commands) -> None:
-    """The record names the task, and the folder its option."""
-    other = f"listops_other/paper/simple/simple/{CELL}/seed1"
-    shutil.copytree("kept/listops", "kept/listops_other")
-    code, out, err = kept(train.main, f"rerun=kept/{other}")
-    assert code == 0, err
-    assert out.splitlines()[-1] == f"kept/{other}: equal to the last bit (reruns/kept/{other})"
 
 
 def test_a_kept_run_is_trained_with_its_own_settings(cli: Commands) -> None:
@@ -116,23 +107,6 @@ def test_the_weights_that_a_run_began_with_are_asked_for(kept: Commands) -> None
     code, out, err = kept(train.main, f"rerun=kept/{taken}", "init=checkpoint", f"init.folder={SIMPLE}")
     assert code == 0, err
     assert out.splitlines()[-1] == f"kept/{taken}: equal to the last bit (reruns/kept/{taken})"
-
-
-def test_what_a_run_measured_is_read_before_it_is_trained_again(kept: Commands) -> None:
-    path = SIMPLE / METRICS
-    path.write_bytes(b"not a line")
-    code, _, err = kept(train.main, f"rerun={SIMPLE}")
-    assert (code, f"lra-train: error: {path}: " in err) == (2, True)
-    assert not Path("reruns").exists()
-
-
-def test_a_kept_run_is_not_trained_over(kept: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = (SIMPLE / record.NAME).read_bytes()
-    monkeypatch.chdir(SIMPLE)
-    code, _, err = kept(train.main, "rerun=.", f"out={Path.cwd().parents[len(SIMPLE.parts) - 2]}")
-    assert code == 2
-    assert "is the kept run itself; choose another out=..." in err
-    assert Path(record.NAME).read_bytes() == before
 
 
 def test_what_cannot_be_done_is_one_line(kept: Commands) -> None:

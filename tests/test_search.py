@@ -42,6 +42,15 @@ def test_a_search_names_what_it_searched_where_one_setting_is_left(tmp_path: Pat
     assert row["settings"] == {"train.lr": 0.01}
 
 
+def test_a_search_with_a_refused_trial_exits_as_a_mistake_does(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    put(tmp_path, 101, 30.0, settings={"train.lr": 0.01})
+    (tmp_path / "refused").mkdir()
+    (tmp_path / "refused/error.log").write_text("a mistake\n")
+    with pytest.raises(SystemExit, match="2"):
+        search.conclude(tmp_path, ["train.lr=0.01,0.1"])
+    assert "1 run refused: refused" in capsys.readouterr().err
+
+
 def test_the_objective_is_the_validation_and_less_perplexity_is_better(tmp_path: Path) -> None:
     assert search.objective(RunRecord.read(put(tmp_path, 1, 30.0))) == 30.0
     perplexity = {"accuracy": 1.0, "correct": 20, "examples": 2000, "loss": 1.0, "perplexity": 7.0, "step": 50}
@@ -63,6 +72,8 @@ def test_a_search_trains_and_reads_finished_runs(cli: Commands) -> None:
     assert cli(train.main, *words)[0] == 0
     assert [path.read_bytes() for path in records] == before and Path("rates/best.yaml").read_bytes() == best
     [row] = yaml.safe_load(best)
+    _, shown, _ = cli(train.main, *TINY, "system=simple", "rates=rates/best.yaml", "--cfg", "job", "--package", "train")
+    assert f"\nlr: {row['settings']['train.lr']}\n" in shown
     rates = ("--multirun", *TINY, "system=simple,linear", "rates=rates/best.yaml", "out=table", "seed=1")
     code, _, err = cli(train.main, *rates)
     assert code == 0 and "no settings for listops_short linear" in err, err

@@ -2,12 +2,10 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
-from time import sleep
 
 import pytest
-from joblib import Parallel, delayed
+from forked import exit_code, fork
 
 from lra.core import files, signals
 from lra.core.signals import StopFlag
@@ -80,37 +78,17 @@ def test_a_flag_within_another_takes_the_signal_before_it_and_during_it(
         assert (around.pending() is None) == is_within
 
 
-def _others_end(number: int) -> str:
-    """Send a signal to the other workers of joblib."""
-    parent, me = os.getppid(), os.getpid()
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    workers = [pid for pid in map(int, children) if b"Loky" in Path(f"/proc/{pid}/cmdline").read_bytes() and pid != me]
-    for pid in workers:
-        os.kill(pid, number)
-    sleep(1)
-    return f"the signal reached {len(workers)}"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_a_worker_without_a_run_ends_no_other(number: int) -> None:
-    parallel = Parallel(n_jobs=2, initializer=signals.keep_worker)
-    assert parallel([delayed(_others_end)(number)]) == ["the signal reached 1"]
-
-
 def _ended(numbers: tuple, *, repeated: bool, patience: float) -> int:
     """Exit code of a process that gets these signals one after the other, or minus the signal that ended it."""
-    child = os.fork()
-    if child == 0:
-        try:
-            signals.REPEAT_SECONDS = patience
-            with StopFlag(repeated=repeated):
-                for number in numbers:
-                    os.kill(os.getpid(), number)
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def work() -> int:
+        signals.REPEAT_SECONDS = patience
+        with StopFlag(repeated=repeated):
+            for number in numbers:
+                os.kill(os.getpid(), number)
+        return 0
+
+    return exit_code(fork(work))
 
 
 def test_a_time_limit_stops_the_command() -> None:
@@ -128,6 +106,6 @@ def test_a_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
     for _ in range(2):
         with files.hold(path, 0):
             assert str(tmp_path) in files.holder(path)
-            with pytest.raises(files.Held, match=tmp_path.name), files.hold(path, 0.1):
+            with pytest.raises(files.Locked, match=tmp_path.name), files.hold(path, 0.1):
                 pass
         assert files.holder(path) is None

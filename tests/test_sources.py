@@ -61,24 +61,8 @@ def test_a_path_is_as_typed_or_below_the_data_folder(tmp_path: Path, key: str, m
 # ---------------------------------------------------------------- stored digests
 
 
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files that are read for a digest, in order."""
-    names: list[str] = []
-    read = from_source.sha256
-    monkeypatch.setattr(from_source, "sha256", lambda path: (names.append(path.name), read(path))[1])
-    return names
-
-
 def digests(*paths: Path) -> dict[str, str]:
     return Source(name="", read=list, files=[*paths]).sha256(place(paths[0].parent / "cache"))
-
-
-def test_a_file_is_read_once(tmp_path: Path, reads: list[str]) -> None:
-    (tmp_path / "raw").write_bytes(DATA)
-    for _ in range(2):
-        assert digests(tmp_path / "raw") == {"raw": sha256(DATA).hexdigest()}
-    assert reads == ["raw"]
 
 
 def test_files_are_named_below_the_folder_that_they_share(tmp_path: Path) -> None:

@@ -3,11 +3,9 @@
 import json
 import multiprocessing
 import os
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ from support import place, spec
 from lra.core.errors import UserError
 from lra.datasets.cache import MANIFEST, Writer, prepared
 from lra.datasets.splits import LMWindows, seen
-from lra.runs.prepare import card
 from lra.tasks import Task
 
 Make = Callable[[dict[str, Writer], Path], Any]
@@ -72,16 +69,6 @@ def test_examples_agree_with_the_facts(
 
     with pytest.raises(UserError, match=f"stub: val has the {message} by the task's spec"):
         stored(tmp_path, make, **kind)
-
-
-def test_many_examples_at_once_agree_with_the_facts(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, "test", spec())
-    writer.extend(np.arange(1, 8), np.array([3, 4]), np.array([0, 4]))
-    with pytest.raises(UserError, match="test has the label 5, expected 0 to 4"):
-        writer.extend(np.arange(1, 8), np.array([3, 4]), np.array([0, 5]))
-    with pytest.raises(UserError, match="test has the answer 7, expected -1 to 4"):
-        writer.mark(np.array([[1, 2, 3]]), np.array([[-1, 4, 7]]))
-    writer.discard()
 
 
 # ---------------------------------------------------------------- several builders, and killed ones
@@ -216,49 +203,6 @@ def test_the_share_of_the_test_that_is_in_train(tmp_path: Path, length: int) -> 
     count = sum(tuple(row) in known for row in words["test"].tolist())
     assert count > 0
     assert seen(task.train, task.test) == 100 * count / 23
-
-
-def test_the_card_of_a_task_by_hand(tmp_path: Path) -> None:
-    """Two train examples are equal; one test example is in train, too."""
-
-    def make(writers: dict[str, Writer], staging: Path) -> dict:
-        a, b, c = np.array([1, 2, 3]), np.array([4] * 11), np.array([5])
-        for label, first, second in ((0, a, b), (1, b, c), (1, a, b)):
-            writers["train"].add(label, first, second)
-        writers["val"].add(0, c, c)
-        writers["test"].add(1, a, b)
-        return {"from": "made up", "licence": "none"}
-
-    text = card(stored(tmp_path, make, documents=2, classes=2))
-    for fact in (
-        "source: made up", "licence: none", "baseline, one: 3.00", "| train | 3 | 40 | 1 / 7 / 7 / 11 | 50.0 % |",
-        "0: 33.3 %, 1: 66.7 %", "test examples in train: 100.00 %", "examples in more than one split: 1",
-        "examples with more than one label: 1",
-    ):  # fmt: skip
-        assert fact in text
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="another user is needed")
-@pytest.mark.parametrize(("mode", "raw", "name"), [(0o700, None, "stub"), (0o755, "other", r"stub/\..*\.lock")])
-def test_the_cache_of_a_colleague(mode: int, raw: str | None, name: str) -> None:
-    """It may not be read, or not be written: one line names the folder, its owner and what to do."""
-
-    def make(writers: dict[str, Writer], _: Path) -> str:
-        for writer in writers.values():
-            writer.add(0, np.arange(1, 4))
-        return "made up"
-
-    with TemporaryDirectory() as folder:
-        stored(Path(folder, "cache"), make)
-        for path in (Path(folder), *Path(folder).rglob("*")):
-            path.chmod(0o755 if path == Path(folder) else mode)
-        os.seteuid(65534)
-        try:
-            with pytest.raises(UserError, match=r"cache.*belongs to root; choose another folder with cache=") as caught:
-                stored(Path(folder, "cache"), make, raw=raw)
-        finally:
-            os.seteuid(0)
-    assert re.search(name if raw else "cache: permission denied", str(caught.value))
 
 
 def test_a_baseline_that_is_not_finite_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:

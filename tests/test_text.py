@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import built_under_one_name, composed, of_real_data, place
+from support import built_under_one_name, of_real_data, place
 
 from lra.core.errors import UserError
-from lra.datasets import hub, readers
+from lra.datasets import hub
 from lra.datasets.groups import held_out, limited
 from lra.tasks import DataConfig, Split, Task, text
 from lra.tasks.text import Text
@@ -87,13 +87,9 @@ def test_every_source_of_the_same_data_has_the_same_digest(
     assert stored(tasks[0].train) == expected(reviews["train"], 37)
     assert stored(tasks[0].test) == expected(reviews["test"], 37)
     assert tasks[0].validates_on_test
+    text, _ = sorted((review.encode(), label) for label, review in reviews["test"])[3]
+    assert imdb().encode(text.decode(), Path("unused")).tolist() == tasks[0].test.document(3).tolist()
     assert tasks[-1].source["from"] == "the hub: stanfordnlp/imdb"
-
-
-def test_a_prepared_task_is_not_read_again(tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = built(tmp_path, reviews)
-    monkeypatch.setattr(readers, "lines", None)
-    assert imdb().build(place(tmp_path / "cache", tmp_path / "data")).digest == first.digest
 
 
 @pytest.mark.parametrize("data_dir", ["", "nowhere", "a\0b"])
@@ -140,16 +136,6 @@ def test_baselines_of_texts_that_a_word_decides(tmp_path: Path, reviews: Reviews
     task = built(tmp_path, rows)
     assert task.baselines["bag of words"] == 100
     assert task.baselines["majority class"] == pytest.approx(100 * 12 / 23)  # 12 of the 23 rows are positive
-
-
-@pytest.mark.parametrize(
-    ("protocol", "max_length", "validation", "eval_every"),
-    [("paper", 4000, "test", 200), ("lra", 1000, "test", 100), ("strict", 4000, "holdout", 200)],
-)
-def test_what_a_protocol_changes(protocol: str, max_length: int, validation: str, eval_every: int) -> None:
-    cfg = composed("task=text", f"protocol={protocol}")
-    assert (cfg.task.max_length, cfg.task.validation, cfg.train.eval_every) == (max_length, validation, eval_every)
-    assert (cfg.train.steps, cfg.train.lr, cfg.train.warmup, cfg.train.schedule) == (20_000, 0.05, 8_000, "rsqrt")
 
 
 # ---------------------------------------------------------------- bad input

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib import metadata
 from itertools import product
 from pathlib import Path
 
@@ -51,17 +50,8 @@ def once(cli: Commands, trained: Path) -> Commands:
 
 def test_a_run_leaves_the_record_of_the_contract(once: Commands) -> None:
     written = record.read(SIMPLE / "seed1" / record.NAME)
-    assert {
-        key: written[key] for key in ("attention", "variant", "protocol", "seed", "status", "steps", "resumes")
-    } == {
-        "attention": "simple",
-        "variant": "simple",
-        "protocol": "paper",
-        "seed": 1,
-        "status": "finished",
-        "steps": 20,
-        "resumes": 0,
-    }
+    known = ("attention", "variant", "protocol", "seed", "status", "steps", "resumes")
+    assert [written[key] for key in known] == ["simple", "simple", "paper", 1, "finished", 20, 0]
     assert written["task"] == "listops (length 10-60, depth 5, args 5, 200/50/70 examples)"
     assert written["baselines"].keys() == {"majority class", "root operator", "first three tokens"}
     assert written["test"].keys() == {"last", "best_val"}
@@ -84,19 +74,9 @@ def test_a_run_leaves_the_record_of_the_contract(once: Commands) -> None:
     assert os.environ["LRA_CACHE"] not in text
 
 
-def test_the_commit_is_that_of_this_code(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture
-) -> None:
-    """The reason is printed if git refuses; without a checkout the version is recorded."""
+def test_the_commit_is_that_of_this_code() -> None:
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=paths.CHECKOUT, capture_output=True, text=True, check=True)
     assert provenance._commit()["commit"] == head.stdout.strip()
-    (tmp_path / ".git").mkdir()
-    monkeypatch.setattr(paths, "CHECKOUT", tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))  # nox has its temporary files in the checkout
-    assert provenance._commit() == {"commit": None, "dirty": None}
-    assert f"the commit of {tmp_path} is not recorded: fatal: not a git repository" in capfd.readouterr().err
-    monkeypatch.setattr(paths, "CHECKOUT", tmp_path / "site-packages")
-    assert provenance._commit() == {"commit": f"lra {metadata.version('lra')}, installed", "dirty": None}
 
 
 def test_the_same_seed_twice_is_the_same_to_the_byte(once: Commands) -> None:
@@ -143,9 +123,7 @@ def test_a_sweep_writes_its_report(cli: Commands) -> None:
     code, out, err = cli(train.main, *sweep, "seed=1,2")
     assert code == 0, err
     runs = sorted(path.parent.relative_to("runs").as_posix() for path in Path("runs").rglob(record.NAME))
-    assert runs == [
-        f"listops/paper/{system}/seed{seed}" for system in ("simple/simple", "softmax/transformer") for seed in (1, 2)
-    ]
+    assert runs == [f"listops/paper/{row}/seed{n}" for row in ("simple/simple", "softmax/transformer") for n in (1, 2)]
     page = Path("runs/README.md").read_text()
     for system in ("Simple", "Transformer"):
         assert re.search(rf"\| {system} \|.*±", page)
@@ -172,19 +150,15 @@ def test_a_failing_run_does_not_stop_the_others(cli: Commands, monkeypatch: pyte
         honest(trainer, *arguments)
 
     monkeypatch.setattr(Trainer, "train", fails_for_two)
-    code, out, err = cli(train.main, "--multirun", *SMOKE, *SHORT, "seed=2,3")
+    code, _, err = cli(train.main, "--multirun", *SMOKE, *SHORT, "seed=2,3")
     assert code == 1
     assert "failed: RuntimeError: the machine is on fire" in err
-    assert "**1 of 2 runs are finished.**" in out
     assert "of 2 seeds, 1 failed" in Path("runs/README.md").read_text()
     written = record.read(SIMPLE / "seed2" / record.NAME)
     assert (written["status"], written["reason"]) == ("failed", "RuntimeError: the machine is on fire")
-    assert "fails_for_two" in (SIMPLE / "seed2" / ERRORS).read_text()
     monkeypatch.setattr(Trainer, "train", honest)
-    code, out, err = cli(train.main, "--multirun", *SMOKE, *SHORT, "seed=2,3")
-    assert code == 0
-    assert "(n = 2)" in Path("runs/README.md").read_text()
-    assert "2 runs, 1 to train" in err
+    code, _, err = cli(train.main, "--multirun", *SMOKE, *SHORT, "seed=2,3")
+    assert (code, "2 runs, 1 to train" in err, "(n = 2)" in Path("runs/README.md").read_text()) == (0, True, True)
     assert not (SIMPLE / "seed2" / ERRORS).exists()
 
 
@@ -278,13 +252,6 @@ def test_a_mistake_in_a_process_of_its_own_is_one_line(cli: Commands) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "lra-train: error: sed: unknown key; did you mean 'seed'?\n"
-
-
-def test_a_sweep_whose_runs_are_all_refused_says_so(once: Commands) -> None:
-    code, _, err = once(train.main, "--multirun", *SMOKE, "train.steps=5")
-    assert code == 2
-    assert err.count("train.steps: 20 there, 5 now") == 2  # when it happens, and at the end
-    assert "0 of 1 runs finished" in err
 
 
 def test_without_any_choice_nothing_is_trained(cli: Commands) -> None:

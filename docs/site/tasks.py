@@ -29,7 +29,7 @@ DATA = "results/data.md"
 SHORT = {"min_length": 10, "max_length": 40, "max_depth": 4, "max_args": 5}
 SAMPLE = "A fine film."
 PICTURES, LARGEST = 9, 32  # pixels of a side; larger ones take too long to draw here
-SHORTEST, CAPTION, GAP = 96, 14, 4  # pixels of a picture's side on a sheet at least, of its label, and between two
+SHORTEST, CAPTION, GAP = 96, 14, 4  # pixels: smallest side of a picture, height of its label, gap
 QUESTIONS = {
     "classify": "One of {classes} classes for each example.",
     "next_token": "The next token at every position, one of {classes}.",

@@ -137,8 +137,8 @@ def attention(
         causal=causal,
     )  # fmt: skip
     node = {**settings.attention, **(options or {})}
-    make = configure.build(node, "attention", settings.packages, supplied=1, kind=Mixer)
-    with configure.blamed("attention", settings.packages):
+    make = configure.build(node, "attention", supplied=1, kind=Mixer)
+    with configure.blamed("attention", node):
         mixer = make(mixer_config)
     if causal and not mixer.can_be_causal:
         raise UserError(f"{name} has no causal form: omit causal=True, or choose another attention")

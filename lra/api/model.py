@@ -53,8 +53,9 @@ class TrainedModel:
         if self._spec.objective != "classify":
             raise UserError(f"{folder}: {self._spec.name} classifies no examples; use the attribute `module`")
         self.classes = self.record.classes
-        self._builder: TaskBuilder = configure.build(config["task"], "task", [*packages], kind=TaskBuilder)()
-        self.module = architecture(config["attention"], config["model"], [*packages])(self._spec)
+        configure.refuse_untrusted(config, packages)
+        self._builder: TaskBuilder = configure.build(config["task"], "task", kind=TaskBuilder)()
+        self.module = architecture(config["attention"], config["model"])(self._spec)
         for file, sha256 in code.fingerprints(*code.targets(config)).items():
             if config.get("code", {}).get(file) != sha256:
                 raise UserError(f"{folder}: the code in {file} has changed since the run; restore it, or train again")
@@ -94,9 +95,9 @@ class TrainedModel:
                 part = read(split, np.arange(count), *piece)
                 logits, _ = predict(self.module, part, precision)
                 if not (finite := logits.isfinite().all(dim=-1)).all():
-                    numbers = part.places[~finite.cpu().numpy()].tolist()
+                    numbers = part.indices[~finite.cpu().numpy()].tolist()
                     raise UserError(f"examples {numbers} (from 0): outputs of the model are NaN or infinite")
-                probabilities[part.places] = logits.double().softmax(dim=-1).cpu().numpy()
+                probabilities[part.indices] = logits.double().softmax(dim=-1).cpu().numpy()
         return [self._named(row) for row in probabilities]
 
     def _named(self, row: np.ndarray) -> Prediction:

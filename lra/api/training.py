@@ -13,8 +13,8 @@ from omegaconf import DictConfig
 from lra.config import rates
 from lra.config.cell import Cell, open_keys
 from lra.config.compose import compose as composed
-from lra.config.compose import parseable, with_packages
-from lra.config.configure import check_packages, explain, is_mistake
+from lra.config.compose import parseable
+from lra.config.configure import explain, is_mistake
 from lra.config.settings import Settings, settings_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
@@ -133,13 +133,12 @@ def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictCon
     for override in overrides:
         if not isinstance(override, str):
             raise UserError(f"{override!r:.80}: expected a text, as 'task=listops'")
-    words = with_packages(parseable(list(overrides)))
+    words = parseable(list(overrides))
     with _ONE_AT_A_TIME:
         earlier = HydraConfig.instance().cfg
         try:
             config = composed(command, *words)
             HydraConfig.instance().set_config(config)  # for ${hydra:...}
-            check_packages(words, config)
             yield config
         except Exception as error:
             if isinstance(error, UserError) or not is_mistake(error):

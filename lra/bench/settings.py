@@ -31,6 +31,5 @@ class BenchSettings:
     cache: str
     data_dir: str | None
     workers: PositiveInt | None
-    packages: list[str]
     start: ClassVar[None] = None  # weights are drawn
     pretrain: ClassVar[None] = None  # nothing is trained before

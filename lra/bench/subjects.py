@@ -67,9 +67,7 @@ def layer_step(subject: Subject, length: int, device: str) -> Step:
     if subject.plain:
         module: torch.nn.Module = straightforward_attention(settings.attention, model, length)
     else:
-        module = configure.build(settings.attention, "attention", settings.packages, supplied=1)(
-            config_of(model, length)
-        )
+        module = configure.build(settings.attention, "attention", supplied=1)(config_of(model, length))
     module.to(device).train()
     x = torch.randn(batch, length, model["dim"], device=device, requires_grad=True)
     weights = torch.randn_like(x)

@@ -22,12 +22,11 @@ class CheckSettings:
     attention: dict[str, Any]
     model: dict[str, Any]
     lengths: Annotated[list[PositiveInt], Field(min_length=1)]
-    packages: list[str]
 
 
 def maker(settings: CheckSettings) -> Callable[[MixerConfig], Mixer]:
     """Return the constructor of the configured mixers."""
-    return configure.build(settings.attention, "attention", settings.packages, supplied=1, kind=Mixer)
+    return configure.build(settings.attention, "attention", supplied=1, kind=Mixer)
 
 
 def examine(
@@ -36,7 +35,7 @@ def examine(
     """Run the checks and return the results; `tell` receives each line to print."""
     config = config_of(settings.model, max(settings.lengths))
     subject = Subject(make, config, lengths=tuple(sorted(settings.lengths)))
-    with configure.blamed("attention", settings.packages):
+    with configure.blamed("attention", settings.attention):
         mixer = make(config)
     tell(f"{name}: {type(mixer).__name__}, width {config.dim}, {config.heads} heads")
     results = []

@@ -1,5 +1,6 @@
 """Console commands: `hydra.main`, with one-line errors and exit codes."""
 
+import json
 import os
 import sys
 import traceback
@@ -9,11 +10,11 @@ from typing import Any, NoReturn
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from lra.config import rates
 from lra.config.cell import open_keys
 from lra.config.compose import (
     HYDRA_VERSION,
@@ -24,9 +25,8 @@ from lra.config.compose import (
     refuse_our_names,
     set_up,
     top_keys,
-    with_packages,
 )
-from lra.config.configure import check_packages, explain, is_mistake
+from lra.config.configure import explain, is_mistake
 from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.paths import __version__, conf_dir
 from lra.core.signals import interruptible
@@ -48,7 +48,6 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
     @wraps(function)
     def task(cfg: DictConfig) -> Any:
         try:
-            check_packages(HydraConfig.get().overrides.task, cfg)
             return function(cfg)
         except UserError as error:  # here, because Hydra would print a line of its own first
             fail(error)
@@ -64,11 +63,13 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
             return
         debug = os.environ.get("HYDRA_FULL_ERROR")
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
-        sys.argv = [program, *with_packages(parseable(flags_first(sys.argv[1:])))]
+        sys.argv = [program, *parseable(flags_first(sys.argv[1:]))]
         set_up()
         try:
             refuse_our_names()
             check_words(config_name, sys.argv[1:])
+            if {"--cfg", "-c"} & {*sys.argv}:
+                sys.argv += show_rates(config_name, sys.argv[1:])
             hydra.main(version_base=HYDRA_VERSION, config_path=str(conf_dir()), config_name=config_name)(task)()
         except Exception as error:
             if is_mistake(error):
@@ -84,7 +85,7 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
 
 
 def check_words(config_name: str, words: list[str]) -> None:
-    """Raise UserError for words that Hydra would misread; begin the output of `--cfg` with a comment for a sweep."""
+    """Raise UserError for words that Hydra would misread."""
     keys = top_keys(config_name)
     for word in words:
         name, _, value = word.partition("=")
@@ -94,16 +95,20 @@ def check_words(config_name: str, words: list[str]) -> None:
             raise UserError(f"{word}: results go to out=FOLDER, whose folders for runs lra names; leave {name} out")
         if name in groups(config_name) and name != "logger" and value.startswith("["):
             raise UserError(f"{word}: expected one option, or a sweep: --multirun {name}={value.strip('[]')}")
-    if not {"--cfg", "-c"} & {*words}:
-        return
-    if {"--multirun", "-m"} & {*words}:
+    if {"--cfg", "-c"} & {*words} and {"--multirun", "-m"} & {*words}:
         raise UserError("--cfg prints the configuration of one run; leave --multirun out")
+
+
+def show_rates(config_name: str, words: list[str]) -> list[str]:
+    """Return the overrides by which `--cfg` shows what `rates` sets; print a comment above the first run of a sweep."""
     try:
         config = compose(config_name, *(word for word in words if "=" in word and not word.startswith("-")))
     except (UserError, HydraException, OmegaConfBaseException):  # Hydra will name it, or knows a --config-dir
-        return
+        return []
     if missing := open_keys(config):
         print(f"# a sweep; choose one of its runs by {' '.join(f'{key}=...' for key in missing)}")
+    values = rates.overrides(config, config.hydra) if config.get("rates") else {}
+    return [f"{key}={json.dumps(value)}" for key, value in values.items()]  # JSON is in Hydra's grammar
 
 
 def flags_first(arguments: list[str]) -> list[str]:

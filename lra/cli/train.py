@@ -12,7 +12,7 @@ from lra.config import rates
 from lra.config.settings import settings_of
 from lra.core.console import say
 from lra.core.errors import FAILED, UserError
-from lra.core.files import Held
+from lra.core.files import Locked
 from lra.core.signals import PAUSED, Paused
 from lra.runs.build import Job, assemble
 from lra.runs.loggers import loggers_of
@@ -53,7 +53,7 @@ def train(cfg: DictConfig) -> str | float:
 
     try:
         outcome = run(job)
-    except Held as other:
+    except Locked as other:
         say(f"{job.title}: {other}")
         raise SystemExit(PAUSED) from None
     except Paused as pause:

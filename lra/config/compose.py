@@ -31,7 +31,6 @@ from lra.core.paths import USER_OPTIONS, conf_dir
 HYDRA_VERSION = "1.3"
 RECIPE = "recipe"  # the group of which a task chooses its recipes with `- /recipe: NAME`
 RELEASED = "_lra_released"  # `NAME_lra_released` takes the values of `NAME` where it has none of its own
-USER_GROUPS = ("attention", "task")  # config groups whose options may name a module of the working directory
 # conf/hydra/launcher/*.yaml extend the plugins' configurations of the same names on purpose.
 warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
@@ -191,32 +190,3 @@ def _parseable(word: str) -> str:
             OverridesParser.create().parse_overrides([text])
             return text
     return word
-
-
-def with_packages(overrides: list[str]) -> list[str]:
-    """Add `packages=[...]` for options of the working directory.
-
-    `attention=mine` on the command line trusts `mine.py`, or the package `mine`, in the working directory, if
-    `lra_options` has an option of that name; so does `attention=glob(m*)` for each own option that it selects.
-    Nothing is added to an explicit `packages=...`.
-    """
-    pairs = [override.lstrip("+").partition("=") for override in overrides]
-    values = [value for key, _, value in pairs if key in (*USER_GROUPS, "also")]
-    names = [name for value in values for name in _option_names(value)]
-    packages = [name for name in dict.fromkeys(names) if name.isidentifier() and _is_own(name)]
-    if not packages or "packages" in [key for key, *_ in pairs]:
-        return overrides
-    return [*overrides, f"packages=[{','.join(packages)}]"]
-
-
-def _option_names(value: str) -> list[str]:
-    if value.startswith("glob("):
-        with suppress(OverrideParseException):
-            own = sorted(path.stem for group in USER_GROUPS for path in (USER_OPTIONS / group).glob("*.yaml"))
-            return OverridesParser.create().parse_overrides([f"group={value}"])[0].value().filter(own)
-    return [name.strip() for name in value.strip("[]").split(",")]
-
-
-def _is_own(name: str) -> bool:
-    has_option = any((USER_OPTIONS / group / f"{name}.yaml").is_file() for group in USER_GROUPS)
-    return has_option and (Path(f"{name}.py").is_file() or Path(name, "__init__.py").is_file())

@@ -24,6 +24,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from lra.config.compose import compose, groups, hydra_options
+from lra.core import code
 from lra.core.errors import UserError, did_you_mean
 from lra.core.paths import USER_OPTIONS
 
@@ -49,17 +50,6 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
 
 def _resolved(value: Any) -> Any:
     return OmegaConf.to_container(value, resolve=True, throw_on_missing=True) if OmegaConf.is_config(value) else value
-
-
-def check_packages(overrides: Iterable[str], config: DictConfig) -> None:
-    """Raise UserError if an option file sets `packages`: only the command line says whose code is trusted."""
-    chosen = OmegaConf.select(config, "packages")
-    parsed = OverridesParser.create().parse_overrides(list(overrides)) if chosen else []
-    if chosen and "packages" not in [override.key_or_group for override in parsed]:
-        raise UserError(
-            f"packages=[{','.join(map(str, chosen))}] is set in an option file; give it on the command line, which "
-            "alone says whose code is trusted"
-        )
 
 
 def is_mistake(error: BaseException) -> bool:
@@ -136,20 +126,27 @@ def _adapter(hint: Any) -> TypeAdapter:
 _cached_adapter = cache(_adapter)
 
 
-def build(
-    node: dict[str, Any], where: str, packages: list[str], supplied: int = 0, kind: type | None = None
-) -> Callable:
+def refuse_untrusted(config: dict[str, Any], packages: Iterable[str]) -> None:
+    """Raise UserError if the configuration of someone else's run names code that is not of lra or of `packages`."""
+    for target in code.targets(config):
+        if target.split(".")[0] not in ("lra", *packages):
+            raise UserError(
+                f"_target_={target}: not in a trusted package ({', '.join(['lra', *packages])}); name its package with "
+                "packages=[...]"
+            )
+
+
+def build(node: dict[str, Any], where: str, supplied: int = 0, kind: type | None = None) -> Callable:
     """Return the `functools.partial` of a node with `_target_`: the target with the node's options filled in.
 
     Args:
-        node: options and `_target_`, a dotted name in `lra` or in one of `packages`.
+        node: options and `_target_`, a dotted name.
         where: the key of the node, for messages.
-        packages: modules that the user trusts.
         supplied: number of leading arguments that the caller will give.
-        kind: class that a target which is a class must derive from.
+        kind: class that the target must derive from.
 
     Raises:
-        UserError: the target is not trusted or cannot be found, or an option is not one of its parameters.
+        UserError: the target cannot be found, or an option is not one of its parameters.
     """
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
         raise UserError(f"{where}: expected options with a _target_, got {node!r}")
@@ -157,16 +154,10 @@ def build(
         raise UserError(f"{where}._partial_={node['_partial_']}: expected true")
     name = f"{where}._target_={node['_target_']}"
     look_here_too()
-    trusted = ["lra", *packages]
-    if node["_target_"].split(".")[0] not in trusted:
-        raise UserError(
-            f"{name}: not in a trusted package ({', '.join(trusted)}); name its package with packages=[...]"
-        )
-    with blamed(name, packages):
+    with blamed(name, node):
         target = _located(node["_target_"], name)
-    if not callable(target) or (kind is not None and isclass(target) and not issubclass(target, kind)):
-        wanted = "a function or a class" if kind is None else f"a subclass of {kind.__module__}.{kind.__name__}"
-        raise UserError(f"{name}: expected {wanted}")
+    if not isclass(target) or (kind is not None and not issubclass(target, kind)):
+        raise UserError(f"{name}: expected a class{f' derived from {kind.__module__}.{kind.__name__}' if kind else ''}")
     chosen = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
     check(target, chosen, f"{where}.", supplied)
     return partial(target, **chosen)
@@ -195,17 +186,18 @@ def look_here_too() -> None:
 
 
 @contextmanager
-def blamed(where: str, packages: Iterable[str]) -> Iterator[None]:
-    """Turn an error in the code of the user's own packages into a line that names their file; `where`: the key."""
+def blamed(where: str, node: dict[str, Any]) -> Iterator[None]:
+    """Turn an error in the user's own package that a node names into a line with their file; `where`: the key."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
+        package = node["_target_"].split(".")[0]
         theirs = [
             (frame.f_code.co_filename, line)
             for frame, line in traceback.walk_tb(error.__traceback__)
-            if frame.f_globals.get("__name__", "").split(".")[0] in packages
+            if package != "lra" and frame.f_globals.get("__name__", "").split(".")[0] == package
         ]
         if isinstance(error, SyntaxError) and error.filename:
             theirs.append((error.filename, error.lineno or 0))

@@ -26,25 +26,34 @@ def apply(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
         The keys that it set, unless a planned sweep does so for all of its cells: they are part of the run's name.
 
     Raises:
+        UserError: as `overrides`.
+    """
+    values = {} if cfg.rates is None else overrides(cfg, hydra_cfg)
+    for key, value in values.items():
+        OmegaConf.update(cfg, key, value)
+    return [] if is_planned(hydra_cfg) else [*values]
+
+
+def overrides(cfg: DictConfig, hydra_cfg: DictConfig) -> dict[str, Any]:
+    """Return the values that `rates` has for the system of a configuration, except those of its command line.
+
+    Raises:
         UserError: the file cannot be read, has an unknown key, or no row for the system of a single run.
     """
-    if cfg.rates is None:
-        return []
     cell = cell_of(cfg, hydra_cfg, [])
     settings = found(cfg.rates, cell)
     if settings is None:
         if is_planned(hydra_cfg):
-            return []
+            return {}
         raise UserError(no_row(cfg.rates, [cell]))
     typed = typed_keys(hydra_cfg.overrides.task)
-    keys = [key for key in settings if key not in typed]
-    for key in keys:
+    values = {key: value for key, value in settings.items() if key not in typed}
+    for key, value in values.items():
         if key in hydra_cfg.runtime.choices:
-            raise UserError(f"rates={cfg.rates}: {key} is a choice; type {key}={settings[key]}")
+            raise UserError(f"rates={cfg.rates}: {key} is a choice; type {key}={value}")
         if OmegaConf.select(cfg, key, default=...) is ...:
             raise UserError(f"rates={cfg.rates}: {key}: unknown key")
-        OmegaConf.update(cfg, key, settings[key])
-    return [] if is_planned(hydra_cfg) else keys
+    return values
 
 
 def applied(cfg: DictConfig, hydra_cfg: DictConfig) -> Cell:

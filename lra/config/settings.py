@@ -60,8 +60,8 @@ class Settings:
         """The source of the initial weights (`lra.init.InitialWeights`); None: they are drawn."""
         if self.init is None:
             return None
-        with configure.blamed("init", self.packages):
-            return configure.build(self.init, "init", self.packages)()
+        with configure.blamed("init", self.init):
+            return configure.build(self.init, "init")()
 
     @cached_property
     def identity(self) -> dict[str, Any]:

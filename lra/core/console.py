@@ -99,7 +99,7 @@ class Bar:
             say(f"{self.title}: {int(done)}/{self.total} {note}{note and ', '}{span(left)} left")
 
 
-class Parts(ExitStack):
+class ProgressBar(ExitStack):
     """Progress bar of work that reports its total with every call: call it with (done, total).
 
     `announced`: printed at the first call.

@@ -18,7 +18,7 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 PARTIALS = ".*.tmp"  # the pattern of the temporary names
 
 
-class Held(UserError):
+class Locked(UserError):
     """Another process holds the lock; the message names the folder."""
 
 
@@ -27,7 +27,7 @@ def hold(path: Path, patience: float) -> Iterator[None]:
     """Hold the lock file `path`; the system releases it when the process ends.
 
     Raises:
-        Held: another process still holds it after `patience` seconds.
+        Locked: another process still holds it after `patience` seconds.
     """
     from filelock import FileLock, Timeout  # takes a tenth of a second to import; --help shall not wait for it
 
@@ -35,7 +35,7 @@ def hold(path: Path, patience: float) -> Iterator[None]:
     try:
         lock.acquire(timeout=patience)
     except Timeout:
-        raise Held(f"another process works in {path.parent}") from None
+        raise Locked(f"another process works in {path.parent}") from None
     try:
         yield
     finally:
@@ -49,7 +49,7 @@ def holder(path: Path) -> str | None:
     try:
         with hold(path, 0):
             return None
-    except Held as held:
+    except Locked as held:
         return str(held)
     except PermissionError:  # a read-only copy of results, where nothing runs
         return None

@@ -1,8 +1,8 @@
 """Labelled texts or token ids in CSV, TSV, JSON, Parquet and Arrow files, row by row.
 
 Column names are matched without regard to case. Labels of a `datasets.ClassLabel` column are read under their names.
-CSV is read by Python's `csv`: it keeps the line of each row and refuses text behind a closing quote mark, which pyarrow
-and pandas' C parser join to the cell; pandas' Python parser is `csv` without the lines.
+CSV is read by Python's `csv`, which knows the line of each row and refuses text after a closing quote mark; pyarrow and
+pandas accept such text as part of the cell, or do not give the line.
 """
 
 import csv

@@ -157,7 +157,8 @@ class Mixer(nn.Module, ABC):
     def own_values(self) -> set[nn.Parameter]:
         """Return the parameters that keep the values of the constructor under any `model.weight_init`.
 
-        Those are all of a mixer from outside lra but projections of `Attention` that its class left as drawn.
+        A mixer outside of lra keeps all values that its class has set; only projections left as `Attention` drew them
+        are drawn again.
         """
         if type(self).__module__.split(".")[0] == "lra":
             return set()

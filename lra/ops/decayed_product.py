@@ -145,7 +145,7 @@ def room(state: Tensor, chunks: int) -> Tensor:
 
 
 def by_chunk(whole: Tensor, rows: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Split the decays of whole chunks [T heads, ...] by chunk."""
+    """Split decays [T heads, ...] into one tensor [heads, ...] for each of T chunks."""
     return whole.unflatten(0, (len(rows) - 1, -1)).unbind()
 
 

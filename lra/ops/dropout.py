@@ -36,7 +36,7 @@ class Keyed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.key: tuple[int, int, int] | None = None  # seed, step, layer
-        self.rows: Sequence[int] = ()  # [B] places of the documents in the batch of the step
+        self.rows: Sequence[int] = ()  # [B] indices of the documents in the batch of the step
         self.hash_words: Tensor | None = None  # [B] int32, hashes of the key
         self.seed: Tensor | None = None  # [] int64 on the host, the sum of these words
         self.hashed = False  # on a CPU, too
@@ -108,7 +108,7 @@ class Dropout(Keyed):
         return self.drops and x.device.type == "cpu" and not self.hashed and packed is None
 
     def places(self, x: Tensor) -> Tensor:
-        """Return the flat places [n] of the values to drop, which cost less than a mask."""
+        """Return the flat indices [n] of the values to drop; cheaper than a mask."""
         self.check_key(x, None)
         dropped = []
         for number, row in enumerate(self.rows):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 3.5  # inches of a panel: a phone shows it at its own size
+WIDTH = 3.5  # width of a panel in inches; fits on a phone without scaling
 LINE = 0.17  # inches for a row of small text
 LONGEST = 28  # characters of a name
 TOGETHER = 9  # curves in colour of a panel, where there are more

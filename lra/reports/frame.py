@@ -178,7 +178,7 @@ def _column_names(frame: pd.DataFrame) -> list[str]:
 def baselines(frame: pd.DataFrame) -> dict[str, float]:
     """Return the trivial baselines of a column; of those that are fitted on each machine, the best result.
 
-    Raises UserError if runs disagree about one that is counted.
+    Raises UserError if runs differ in a baseline that is not fitted.
     """
     values: dict[str, float] = {}
     for run in present(frame):

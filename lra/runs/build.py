@@ -64,10 +64,10 @@ def assemble(settings: Settings) -> System:
     """Resolve the task, the attention, the model and the recipe, and check that they fit together."""
     from lra.mixers._backend import scan_of
 
-    with configure.blamed("task", settings.packages):
-        builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
+    with configure.blamed("task", settings.task):
+        builder = configure.build(settings.task, "task", kind=TaskBuilder)()
     builder = builder.at(DataConfig.of(settings))
-    designed = architecture(settings.attention, settings.model, settings.packages)
+    designed = architecture(settings.attention, settings.model)
     configure.check(Recipe, settings.train, "train.")
     recipe = Recipe(**settings.train)
     if settings.model["norm_over"] == "batch" and recipe.micro_batch != recipe.batch_size:
@@ -80,7 +80,7 @@ def assemble(settings: Settings) -> System:
         raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.InitialWeights")
 
     model = _treated(designed, recipe)
-    with configure.blamed("attention", settings.packages):
+    with configure.blamed("attention", settings.attention):
         made = without_memory(lambda: model(builder.spec))
     system = System(
         builder=builder,
@@ -137,8 +137,8 @@ def _pretraining(settings: Settings, values: dict[str, Any], system: System, fin
         raise UserError(str(error).replace("train.", "pretrain.train.")) from None
     pooling = "cls" if settings.model["pooling"] == "cls" else "mean"  # nothing is pooled, but the CLS is there
     model = {**settings.model, "pooling": pooling, "pair_features": "concat"}
-    pretrained = _treated(architecture(settings.attention, model, settings.packages), recipe)
-    with configure.blamed("attention", settings.packages):
+    pretrained = _treated(architecture(settings.attention, model), recipe)
+    with configure.blamed("attention", settings.attention):
         made = without_memory(lambda: pretrained(options.spec(system.builder.spec)))
     _check_weights(made, final, options, system.builder.spec.vocab_size)
     phase_settings = replace(
@@ -190,14 +190,12 @@ def check_attention(settings: Settings, system: System) -> None:
     check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
 
 
-def architecture(
-    attention: dict[str, Any], model: dict[str, Any], packages: list[str]
-) -> "Callable[[TaskSpec], Model]":
+def architecture(attention: dict[str, Any], model: dict[str, Any]) -> "Callable[[TaskSpec], Model]":
     """Build the model of a configuration, for the spec of any task."""
     from lra.mixers.base import Mixer
     from lra.network.model import Model
 
-    mixer = configure.build(attention, "attention", packages, supplied=1, kind=Mixer)
+    mixer = configure.build(attention, "attention", supplied=1, kind=Mixer)
     configure.check(Architecture, model, "model.")
     return lambda spec: Model(mixer, spec, Architecture(**model))
 

@@ -87,7 +87,7 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
     model.train()
     model.redraw(settings.seed, 0)
     part = read(split, first, first, spec.max_len)
-    set_keys(model, **how, rows=part.rows)
+    set_keys(model, **how, rows=part.documents)
     began = time.perf_counter()
     with saved_tensors(model.state_dict().values()) as saved:
         loss = summed_loss(*predict(model, part, settings.precision))
@@ -187,7 +187,7 @@ def saved_tensors(excluded: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
 
 
 def random_split(spec: TaskSpec, examples: int, seed: int) -> Split:
-    """Return `examples` random examples of the greatest length; in a task of positions, all of them are scored."""
+    """Return random examples of the maximum length; in tasks that score positions, all positions are scored."""
     rng, length = streams.generator(seed, "check"), spec.max_len
     answers = rng.integers(0, spec.classes, examples if spec.objective == "classify" else examples * length)
     document = {

@@ -32,7 +32,7 @@ from lra.training.optimizer import Diverged
 from lra.training.recipe import carried
 from lra.training.trainer import Output, Trainer
 
-KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # of a pretraining, in the records of its runs
+KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # what records keep of a pretraining
 FOREVER = -1  # seconds
 TAKEN = ["embedding", "mixer", "feed_forward", "norms"]
 

@@ -117,7 +117,7 @@ def loggers_of(settings: Settings) -> list[Any]:
     """Build the loggers of a configuration. Raises UserError for a mistake in their options; one fails in a line."""
     made = []
     for name, node in settings.logger.items():
-        make = configure.build(node, f"logger.{name}", settings.packages)
+        make = configure.build(node, f"logger.{name}")
         try:
             made.append(make())
         except UserError:

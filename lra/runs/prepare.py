@@ -9,13 +9,14 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from lra.config import configure
-from lra.core.console import Parts, say
+from lra.core.console import say
 from lra.core.paths import __version__, expanded
 from lra.datasets.cache import SPLITS
 from lra.datasets.from_source import GENERATED
 from lra.datasets.rows import new_folder, refuse_used
 from lra.datasets.splits import LMWindows, PositionLabels, contradictions, seen
 from lra.datasets.task import DataConfig, Split, Task, TaskBuilder
+from lra.runs.run_folder import prepared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,6 @@ class PrepareSettings:
     cache: str
     data_dir: str | None
     workers: PositiveInt | None
-    packages: list[str]
     json: bool
     export: Annotated[str, Field(min_length=1)] | None
 
@@ -41,12 +41,11 @@ def prepare(settings: PrepareSettings, overrides: Sequence[str]) -> tuple[TaskBu
     Raises:
         UserError: the data are missing or damaged, or the folder is in use or cannot be written.
     """
-    builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)().at(DataConfig.of(settings))
+    builder = configure.build(settings.task, "task", kind=TaskBuilder)().at(DataConfig.of(settings))
     folder = None if settings.export is None else expanded(settings.export, "export")
     if folder is not None:
         refuse_used(folder, "export")
-    with Parts(builder.spec.name, "preparing the data, once") as progress:
-        task = builder.build(DataConfig.of(settings, progress))
+    task = prepared(builder, settings)
     if folder is not None:
         with new_folder(folder, "export") as staging:
             builder.export(task, staging)

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.settings import RESULT_KEYS, Settings, checked
 from lra.core.console import say
@@ -80,6 +81,7 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
     lacking = [key for key in RESULT_KEYS if not isinstance(identity.get(key), type(getattr(current, key)))]
     if wrong := [*others, *(f"has no {key}" for key in lacking)]:
         raise UserError(f"{path}: its config {wrong[0]}; expected that of a run")
+    configure.refuse_untrusted(identity, current.packages)
     device = "cpu" if earlier.provenance.device == "cpu" else "cuda"
     settings = checked(
         {
@@ -115,7 +117,7 @@ def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
     task = path.absolute().parts[-_levels(earlier)]
     cell = Cell(task, earlier.protocol, earlier.attention, earlier.variant, earlier.settings)
     if ".." in cell.folder.parts:
-        raise UserError(f"{cell.folder}: expected names of a folder for each run, found a path that leads elsewhere")
+        raise UserError(f"{cell.folder}: expected a path inside a results folder, found '..' in it")
     system = assemble(settings)
     if (phase := system.pretraining) is not None:
         elsewhere = replace(phase.settings, out=f"{phase.settings.out}_again")
@@ -129,7 +131,7 @@ def _levels(run: RunRecord) -> int:
 
 
 def _refuse_other_inputs(job: Job, earlier: RunRecord) -> None:
-    """Raise UserError for another source of the user's attention or task, or for other data."""
+    """Raise UserError if the user's code or the data have changed since the run."""
     sources = (earlier.config.get("code", {}), job.settings.identity.get("code", {}))
     for file, *_ in record.differences(*sources):
         raise UserError(f"the code in {file} has changed since the run; restore it")

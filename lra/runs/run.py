@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ import torch
 from lra.checks import check_before_run
 from lra.config import configure
 from lra.config.settings import Generate
-from lra.core.console import Parts, say
+from lra.core.console import ProgressBar, say
 from lra.core.errors import UserError
 from lra.core.files import explained, write_atomic
 from lra.core.signals import Paused, StopFlag
 from lra.datasets.splits import seen
-from lra.datasets.task import Task, TaskSpec
+from lra.datasets.task import Task
 from lra.ops import products
 from lra.records import checkpoint, provenance, record, tensors
 from lra.records.names import CHECKPOINT, COSTS, ERRORS, METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
@@ -45,7 +45,8 @@ class Attempt:
 
     Attributes:
         status: of the run; None while it trains.
-        conditions: backend and library of products.
+        conditions: backend of the recurrence and library of matrix products.
+        results: entries of the record.
     """
 
     loggers: Loggers
@@ -63,12 +64,14 @@ def run(job: Job) -> Status:
 
     Raises:
         UserError: a mistake in the configuration or the data.
-        Held: another process trains the run.
+        Locked: another process trains the run.
         Paused: a signal or a time limit stopped it, with its state saved.
     """
     _check_ranks(job)
     settings, system, device = job.settings, job.system, device_of(job.settings.device)
-    stop = _stop_flag(job)
+    # torchrun and joblib pass a signal of the terminal on, so a second one does not mean "stop now".
+    repeated = distributed.started_with() > 1 or multiprocessing.parent_process() is not None
+    stop = StopFlag(settings.sweep_minutes, repeated=repeated)
     try:
         assign_gpu(device, job.number)
         with distributed.joined(device), distributed.Gate() as gate:
@@ -94,7 +97,8 @@ def run(job: Job) -> Status:
                         say(f"{job.title}: diverged: {error}")
                         status = Status.DIVERGED
                         attempt.results |= {"reason": str(error), "test": {}}
-                    _write_costs(job, trainer)
+                    if task.objective == "next_token" and distributed.is_main():
+                        _save_array(job.folder / COSTS, np.array(trainer.losses, dtype=np.float32))
                     if status == Status.FINISHED:
                         attempt.results |= _test(job, trainer, began)
                         attempt.loggers.tested(attempt.results["test"][system.recipe.selection], task.best_baseline)
@@ -111,22 +115,14 @@ def run(job: Job) -> Status:
 
 def _check_ranks(job: Job) -> None:
     """Raise UserError if torchrun started more ranks than can share a batch."""
-    ranks, batch_size, norm_over = (
-        distributed.started_with(),
-        job.system.recipe.batch_size,
-        job.settings.model["norm_over"],
-    )
-    most = 1 if norm_over == "batch" else batch_size
-    if ranks > most:
+    ranks, batch_size = distributed.started_with(), job.system.recipe.batch_size
+    norm_over = job.settings.model["norm_over"]
+    max_ranks = 1 if norm_over == "batch" else batch_size  # each needs an example; the moments are of a whole batch
+    if ranks > max_ranks:
         raise UserError(
-            f"torchrun started {ranks} processes: at most {most} can share a batch of train.batch_size={batch_size} "
-            f"with model.norm_over={norm_over}"
+            f"torchrun started {ranks} processes: at most {max_ranks} can share a batch of train.batch_size="
+            f"{batch_size} with model.norm_over={norm_over}"
         )
-
-
-def _stop_flag(job: Job) -> StopFlag:
-    repeated = distributed.started_with() > 1 or multiprocessing.parent_process() is not None
-    return StopFlag(job.settings.sweep_minutes, repeated=repeated)
 
 
 @contextmanager
@@ -151,8 +147,9 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
 
 
 def _skipped(job: Job, folder: RunFolder) -> Status:
-    """Leave a complete run alone, but for the checkpoint and the loggers of a finished one."""
+    """Skip a complete run; if it is finished, delete its checkpoint and log its metrics."""
     status, _ = folder.status()
+    (folder.path / ERRORS).unlink(missing_ok=True)  # of another configuration, which was refused
     if status == Status.FINISHED:
         checkpoint.remove(folder.path)
     say(f"{job.title}: {status} before, nothing to do ({folder.path})")
@@ -232,23 +229,23 @@ def _summary(job: Job, trainer: Trainer) -> dict[str, Any]:
         **parameters(trainer.model),
         "full_pattern": job.system.full_pattern,
         "baselines": task.baselines,
-        "spec": {field.name: getattr(task, field.name) for field in fields(TaskSpec)},
+        "spec": asdict(task.spec),
         **({"classes": job.system.builder.class_names()} if task.objective == "classify" else {}),
         "files": record.sha256(job.folder, METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS, TOKENIZER),
     }
-
-
-def _write_costs(job: Job, trainer: Trainer) -> None:
-    """Write the loss of every batch of a language model."""
-    if trainer.task.objective == "next_token" and distributed.is_main():
-        _save_array(job.folder / COSTS, np.array(trainer.losses, dtype=np.float32))
 
 
 def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
     """Test, print the score, and write predictions, sample and weights."""
     task, model, selection = trainer.task, trainer.model, trainer.recipe.selection
     test, predictions = _evaluate_on_test(job, trainer)
-    diagnoses = {} if predictions is None else _diagnose_and_save(job, task, predictions)
+    entries: dict[str, Any] = {"test": test}
+    if predictions is not None:
+        builder, labels = job.system.builder, task.test.labels
+        groups, baseline_predictions = builder.groups(task.test), builder.baseline_predictions(task)
+        entries["diagnostics"] = diagnose(groups, predictions.classes, labels, baseline_predictions)
+        if distributed.is_main():
+            _save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
     split, rule, chosen = ("validation", "best", trainer.best) if job.search else ("test", selection, test[selection])
     score = f"{split} {task.metric} {chosen[task.metric]:.2f} ({rule}, step {chosen['step']})"
     if task.best_baseline is not None and not job.search:
@@ -263,7 +260,7 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
             write_atomic(job.folder / WEIGHTS, tensors.encode(model.state_dict()))
             if (task.folder / TOKENIZER).exists():
                 write_atomic(job.folder / TOKENIZER, (task.folder / TOKENIZER).read_bytes())
-    return {"test": test, **diagnoses}
+    return entries
 
 
 def _save_array(path: Path, values: np.ndarray) -> None:
@@ -284,7 +281,7 @@ def _evaluate_on_test(job: Job, trainer: Trainer) -> tuple[dict[str, Any], Predi
 
     def tested() -> tuple[Score, Predictions | None]:
         keep = Predictions(len(task.test.labels)) if task.metric == "accuracy" else None
-        with Parts(f"{job.title}, test") as bar:
+        with ProgressBar(f"{job.title}, test") as bar:
             score = evaluate(model, task.test, recipe.eval_batch, precision=precision, keep=keep, progress=bar)
         score.say_if_not_finite(f"{job.title}, test")
         return score, keep
@@ -300,13 +297,3 @@ def _evaluate_on_test(job: Job, trainer: Trainer) -> tuple[dict[str, Any], Predi
     if task.validates_on_test:
         test["best_test"] = test["best_val"]
     return test, (last if recipe.selection == "last" else best)[1]
-
-
-def _diagnose_and_save(job: Job, task: Task, predictions: Predictions) -> dict[str, Any]:
-    """Write the test predictions; return their accuracy by group of examples."""
-    labels = task.test.labels
-    if distributed.is_main():
-        _save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
-    builder = job.system.builder
-    groups, guesses = builder.groups(task.test), builder.baseline_predictions(task)
-    return {"diagnostics": diagnose(groups, predictions.classes, labels, guesses)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from lra.config import configure
 from lra.config.cell import ROUNDING
 from lra.config.settings import Settings
-from lra.core.console import Parts
+from lra.core.console import ProgressBar
 from lra.core.errors import UserError
 from lra.core.files import hold, holder, read_json, sweep_partials, write_atomic, write_json
 from lra.datasets.task import DataConfig, Task, TaskBuilder
@@ -116,7 +116,7 @@ class RunFolder:
         return Status.WAITING, "it never started"
 
     def lock(self) -> AbstractContextManager[None]:
-        """Hold the lock while a run trains. Raises Held if another process does."""
+        """Hold the lock while a run trains. Raises Locked if another process does."""
         self.path.mkdir(parents=True, exist_ok=True)
         return hold(self.path / LOCK, LOCK_PATIENCE_SECONDS)
 
@@ -185,12 +185,12 @@ def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
     """Compare the data of a finished run with those of settings, if they are the user's own."""
     if "code" not in settings.identity and record.without_paths(settings.identity)["task"] == settings.task:
         return []
-    builder = configure.build(settings.task, "task", settings.packages, kind=TaskBuilder)()
+    builder = configure.build(settings.task, "task", kind=TaskBuilder)()
     changed = prepared(builder, settings).digest != run.provenance.data_sha256
     return [f"the data of {run.task} have changed"] if changed else []
 
 
-def prepared(builder: TaskBuilder, settings: Settings) -> Task:
-    """Return the task of these settings, prepared if it was not."""
-    with Parts(builder.spec.name, "preparing the data, once") as progress:
+def prepared(builder: TaskBuilder, settings: Any) -> Task:
+    """Prepare the data of a task, if they are not prepared; `settings` name its folders, as for `DataConfig.of`."""
+    with ProgressBar(builder.spec.name, "preparing the data, once") as progress:
         return builder.build(DataConfig.of(settings, progress))

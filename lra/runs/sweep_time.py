@@ -7,7 +7,7 @@ from lra.core.errors import CONFIG_ERROR
 from lra.core.signals import Paused
 from lra.runs.build import Job, System
 
-LEAST_STEPS, LEAST_SECONDS = 3, 5.0  # before the time of a step is known; the first step is not counted
+MIN_STEPS, MIN_SECONDS = 3, 5.0  # before the time of a step is known; the first step is not counted
 
 
 def training_tokens(system: System) -> int:
@@ -35,7 +35,7 @@ class SweepTime:
         now = time.monotonic()
         if self._steps == 1:
             self._began = now
-        if self._steps <= LEAST_STEPS or now - self._began < LEAST_SECONDS:
+        if self._steps <= MIN_STEPS or now - self._began < MIN_SECONDS:
             return None
         seconds = (now - self._began) / (self._steps - 1) / self._per_step * self._tokens
         self._tokens = None

@@ -1,6 +1,8 @@
 """One run of a sweep. A mistake or a failure is printed, and the other runs continue."""
 
+from contextlib import suppress
 from multiprocessing import parent_process
+from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -9,8 +11,9 @@ from lra.config import rates
 from lra.config.settings import settings_of
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
-from lra.core.files import Held
+from lra.core.files import Locked, write_atomic
 from lra.core.signals import Paused, worker_flag
+from lra.records.names import ERRORS, seed_folder
 from lra.runs.build import Job, assemble
 from lra.runs.loggers import loggers_of
 from lra.runs.run_folder import RunFolder, Status
@@ -53,11 +56,13 @@ def train(cfg: DictConfig) -> str | float:
         from lra.runs.run import run  # imports torch, as building the job did
 
         outcome = run(job)
-    except Held as other:
+    except Locked as other:
         say(f"{title}: {other}")
         outcome = Status.RUNNING
     except UserError as error:
         say(f"{title}: error: {error}")
+        with suppress(UserError):  # on a full disk; the end of the sweep reads the file
+            write_atomic(Path(cfg.out, cell.folder, seed_folder(cfg.seed), ERRORS), f"{error}\n".encode())
         outcome = Status.REFUSED
     except Paused as pause:
         pause.title = title

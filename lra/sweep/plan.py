@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from lra.config import rates
 from lra.config.cell import PLACED, Cell, cell_of, keys_of
 from lra.config.compose import options
-from lra.config.configure import check_packages, check_value
+from lra.config.configure import check_value
 from lra.config.settings import Seed, Settings, settings_of
 from lra.core.console import plural, say
 from lra.core.errors import UserError
@@ -237,7 +237,6 @@ def _add_rows(choices: dict[str, list[str]]) -> None:
 
 def _composed(loader: ConfigLoader, config: DictConfig, overrides: list[str]) -> tuple[Settings, DictConfig]:
     composed = loader.load_sweep_config(config, overrides)
-    check_packages(overrides, composed)
     HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration
     rates.apply(composed, composed.hydra)
     return settings_of(composed), composed

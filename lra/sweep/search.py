@@ -14,12 +14,14 @@ from omegaconf import DictConfig
 from lra.config.cell import SWEEPER, names_a_cell, typed_keys
 from lra.config.rates import SYSTEM, System
 from lra.core.console import plural, say
-from lra.core.errors import FAILED, UserError
+from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.datasets.task import TaskBuilder
-from lra.records.names import RECORD
+from lra.records.names import ERRORS, RECORD
 from lra.records.record import RunRecord
 from lra.records.runs import Run, read_runs
+from lra.runs.run_folder import Status
+from lra.sweep.launch import exit_code
 
 BEST = "best.yaml"  # the best settings of each system, in the results folder
 
@@ -80,12 +82,14 @@ def conclude(out: Path, overrides: Iterable[str]) -> None:
 
     Raises:
         UserError: no run is finished.
-        SystemExit: a run failed. A diverged run is an answer of the search.
+        SystemExit: a run failed, was refused or is paused. A diverged run is an answer of the search.
     """
     runs = read_runs(out) if any(out.rglob(RECORD)) else []
     names: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         names[run.record.status].append(run.name)
+    with_error = {path.parent.relative_to(out).as_posix() for path in out.rglob(ERRORS)}
+    names[Status.REFUSED] = sorted(with_error - {*names[Status.FAILED]})
     if finished := [run for run in runs if run.record.status == "finished"]:
         import pandas as pd
 
@@ -98,10 +102,10 @@ def conclude(out: Path, overrides: Iterable[str]) -> None:
         text = yaml.safe_dump(rows, default_flow_style=None, sort_keys=False, allow_unicode=True)
         write_atomic(path, f"# Best settings by validation; rates={path} applies them.\n{text}".encode())
         say(f"rates={path} trains each system with its own", to_stdout=True)
-    for status in ("diverged", "failed", "paused"):
+    for status in (Status.DIVERGED, Status.FAILED, Status.REFUSED, Status.PAUSED):
         if names[status]:
             say(f"{plural(len(names[status]), 'run')} {status}: {', '.join(names[status])}")
     if not finished:
         raise UserError(f"{out}: no run of this search is finished")
-    if names["failed"]:
-        raise SystemExit(FAILED)
+    if code := exit_code({status for status in names if names[status]} - {Status.FINISHED, Status.DIVERGED}):
+        raise SystemExit(code)

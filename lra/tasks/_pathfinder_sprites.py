@@ -20,7 +20,7 @@ SCALE = 2  # at which everything is drawn
 ONE = 1 << 30  # of sines and cosines
 LANCZOS = 3  # lobes of the filter on either side
 FULL = 255
-TOUCH = 459  # the sum of two masks that touch: 1.8 x 255
+TOUCH = 459  # two masks touch where their sum is above 1.8 x 255
 
 
 def sines(radians: np.ndarray) -> np.ndarray:
@@ -107,14 +107,19 @@ def shrunk(images: np.ndarray, side: int) -> np.ndarray:
 class Paddles:
     """Paddles of one margin, for A directions.
 
-    `line` and `mask` [A, P, P] uint8 are the paddle, and the same with its margin, around its beginning; `near` [A, Q,
-    Q] is the mask dilated by the margin; `room` [A, P, P] the largest mask that each pixel of the paddle's tolerates.
-    `points` [K, 2] are the possible beginnings of the next paddle, from its pivot. Tables by row and column from
-    -`outside` on: `head` and `first` [360, 2, C] for the other end and the pivot of a first paddle, `ahead` [A, 2, C]
-    for the next pivot, `second` [360, 2, C] for the beginning of the second snake by the direction from the first.
-    `weights` [A, K] are the likelihoods of the next direction, WEIGHT for straight on; `seen` [360, S, 2] the pixels
-    around the beginning of a first paddle that must be free, some repeated; `usable` [360] the directions in which the
-    generator begins.
+    A: directions, P: side of a paddle's picture, Q: the same with the margin, C: coordinates of the window.
+
+    Attributes:
+        line, mask: the paddle, without and with its margin, centred on its beginning [A, P, P], uint8.
+        near: the mask dilated by the margin [A, Q, Q].
+        room: the largest mask that each pixel of the paddle may touch [A, P, P].
+        points: possible beginnings of the next paddle, relative to its pivot [K, 2].
+        head, first: other end and pivot of a first paddle, by row and column from -`outside` on [360, 2, C].
+        ahead: the next pivot, likewise [A, 2, C].
+        second: beginning of the second snake by the direction from the first, likewise [360, 2, C].
+        weights: likelihoods of the next direction, WEIGHT for straight on [A, K].
+        seen: pixels around the beginning of a first paddle that must be free, some repeated [360, S, 2].
+        usable: the directions in which a snake can begin [360].
     """
 
     margin: int

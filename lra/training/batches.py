@@ -21,7 +21,7 @@ from lra.training.recipe import Recipe
 
 # Cost of a micro-batch besides its tokens, in tokens of a model of width 1: measured at 64 to 256; cuda: a guess.
 OVERHEAD = {"cpu": 1 << 16, "cuda": 1 << 23}
-PADDED = 0.05  # share of padding in a micro-batch above which packing pays
+PADDED = 0.05  # fraction of padding in a micro-batch above which packing pays
 
 Item = TypeVar("Item")
 
@@ -44,41 +44,42 @@ def batches(size: int, recipe: Recipe, seed: int, start: int = 0) -> Iterator[tu
     """
     epoch, order = -1, np.empty(0, dtype=np.int64)
     for step in range(start, recipe.steps):
-        places = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)
+        drawn = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)  # numbers of draws since step 0
         batch = np.empty(recipe.batch_size, dtype=np.int64)
-        for number in np.unique(places // size):
+        for number in np.unique(drawn // size):  # a batch may end one epoch and begin the next
             if number != epoch:
                 epoch, order = number, streams.generator(seed, "order", int(number)).permutation(size)
-            here = places // size == number
-            batch[here] = order[places[here] % size]
+            in_epoch = drawn // size == number
+            batch[in_epoch] = order[drawn[in_epoch] % size]
         yield step, batch
 
 
 def cuts(
     model: Model, split: Split, examples: np.ndarray, size: int, precision: Precision
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """Cut this rank's share of a batch into micro-batches.
+    """Cut this rank's part of a batch into micro-batches.
 
     If padding takes part in the model, or it has norms over the batch, a micro-batch is the next `size` examples. Else
     examples are sorted by length, and the batch is cut where that costs least; a micro-batch has at most the tokens of
     `size` examples of `max_len`, including padding unless the mixers are packed.
 
     Yields:
-        (places [m] in the batch, length that documents are padded to)
+        (indices [m] into the batch, length that documents are padded to)
     """
-    lengths = split.lengths(examples).max(axis=1).clip(min=1)
+    lengths = split.lengths(examples).max(axis=1).clip(min=1)  # [batch]
     if not model.key_mask or model.whole_batches:
-        places = distributed.share(np.arange(len(examples)))
-        for start in range(0, len(places), size):
-            part = places[start : start + size]
+        own = distributed.shard(np.arange(len(examples)))
+        for start in range(0, len(own), size):
+            part = own[start : start + size]
             yield part, int(lengths[part].max()) if model.key_mask else model.max_len
         return
-    order = distributed.share(np.argsort(-lengths, kind="stable"))
+    # Neighbours in length leave little padding.
+    order = distributed.shard(np.argsort(-lengths, kind="stable"))
     if has_packed_mixers(model, precision):
-        part_of = (lengths[order].cumsum() - 1) // (size * model.max_len)
+        part_of = (lengths[order].cumsum() - 1) // (size * model.max_len)  # packed tokens have no padding to count
         for number in np.unique(part_of):
-            places = order[part_of == number]
-            yield places, int(lengths[places].max())
+            part = order[part_of == number]
+            yield part, int(lengths[part].max())
         return
     overhead = OVERHEAD[model.every_parameter[0].device.type] // model.dim
     for piece in partition_by_cost(lengths[order], size * model.max_len, overhead):
@@ -91,14 +92,15 @@ def has_packed_mixers(model: Model, precision: Precision) -> bool:
     return is_asynchronous(model.every_parameter[0].device) and model.packs(dtype)
 
 
-def partition_by_cost(lengths: np.ndarray, most: int, overhead: int) -> list[slice]:
+def partition_by_cost(lengths: np.ndarray, max_tokens: int, overhead: int) -> list[slice]:
     """Cut documents with these lengths [n], the longest first, into parts of least total cost.
 
-    A part costs its tokens, padding included, and `overhead`; it has at most `most` tokens unless it is one document.
+    A part costs its tokens, padding included, and `overhead`; it has at most `max_tokens` unless it is one document.
     """
+    # Dynamic programming: costs[i] is the least cost of the first i documents, whose last part begins at starts[i].
     costs, starts, first = np.zeros(len(lengths) + 1), np.zeros(len(lengths) + 1, dtype=int), 0
     for stop in range(1, len(lengths) + 1):
-        while first < stop - 1 and (stop - first) * lengths[first] > most:
+        while first < stop - 1 and (stop - first) * lengths[first] > max_tokens:
             first += 1
         tokens = np.arange(stop - first, 0, -1) * lengths[first:stop]
         total = costs[first:stop] + tokens + overhead
@@ -115,7 +117,7 @@ def partition_by_cost(lengths: np.ndarray, most: int, overhead: int) -> list[sli
 class MicroBatch:
     """Examples of a batch on the host."""
 
-    places: np.ndarray  # [m] in the batch
+    indices: np.ndarray  # [m] of its examples in the batch
     tokens: np.ndarray  # [m P, length]
     targets: np.ndarray  # [m] or [m, length]
     scored: np.ndarray | None  # positions that are scored, see `Split.scored`
@@ -141,25 +143,25 @@ class MicroBatch:
         return self.real < (1 - PADDED) * self.tokens.size
 
     @property
-    def rows(self) -> list[int]:
-        """Places of its documents [m P] among those of the batch."""
-        documents = len(self.tokens) // len(self.places)
-        return (self.places[:, None] * documents + np.arange(documents)).flatten().tolist()
+    def documents(self) -> list[int]:
+        """Indices of its documents [m P] among those of the batch, the keys of their dropout."""
+        per_example = len(self.tokens) // len(self.indices)
+        return (self.indices[:, None] * per_example + np.arange(per_example)).flatten().tolist()
 
 
 def micro_batches(
     model: Model, split: Split, examples: np.ndarray, size: int, precision: Precision
 ) -> Iterator[MicroBatch]:
-    """Yield this rank's share of a batch, cut by `cuts`."""
-    for places, length in cuts(model, split, examples, size, precision):
-        yield read(split, examples, places, length)
+    """Yield this rank's part of a batch, cut by `cuts`."""
+    for indices, length in cuts(model, split, examples, size, precision):
+        yield read(split, examples, indices, length)
 
 
-def read(split: Split, examples: np.ndarray, places: np.ndarray, length: int) -> MicroBatch:
-    """Read the examples at these places of a batch, with documents padded to `length`."""
-    chosen = examples[places]
+def read(split: Split, examples: np.ndarray, indices: np.ndarray, length: int) -> MicroBatch:
+    """Read the examples at these indices of a batch, with documents padded to `length`."""
+    chosen = examples[indices]
     return MicroBatch(
-        places=places,
+        indices=indices,
         tokens=split.pad(chosen, length),
         targets=split.targets(chosen),
         scored=split.scored(chosen, length),
@@ -170,9 +172,9 @@ def read(split: Split, examples: np.ndarray, places: np.ndarray, length: int) ->
 def prefetch(items: Iterator[Item]) -> Iterator[Item]:
     """Yield the items, each prepared by a thread while the one before is in use."""
     with ThreadPoolExecutor(max_workers=1) as worker:
-        coming = worker.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = worker.submit(next, items, None)
+        following = worker.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = worker.submit(next, items, None)  # before the caller uses this one, so that both overlap
             yield item
 
 
@@ -187,6 +189,7 @@ def predict(model: Model, part: MicroBatch, precision: Precision) -> tuple[Tenso
         packed = Packed.of(part.lengths + model.cls, tokens.shape[1] + model.cls, device)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         logits = model(tokens, scored, packed).flatten(0, -2)
+    # The loss is computed in fp32 at least: bf16 has 8 bits for a sum over classes.
     return logits.float() if logits.dtype == torch.bfloat16 else logits, labels.flatten()
 
 

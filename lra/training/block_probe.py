@@ -30,13 +30,13 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
         0 if A is symmetric, about 1.41 if it is unrelated to its transpose. The last two are null without A.
     """
     model.eval()
-    places = np.arange(min(examples, len(split)))
-    length = int(split.lengths(places).max()) if model.key_mask else model.max_len
+    first = np.arange(min(examples, len(split)))
+    length = int(split.lengths(first).max()) if model.key_mask else model.max_len
     entered: list[tuple[Any, ...]] = []
     with ExitStack() as hooks:
         for block in model.blocks:
             hooks.enter_context(block.register_forward_pre_hook(lambda _block, inputs: entered.append(inputs[:2])))
-        logits, labels = predict(model, read(split, places, np.arange(len(places)), length), precision)
+        logits, labels = predict(model, read(split, first, first, length), precision)
     gradients = _gradient_norms(model, cross_entropy(logits, labels))
     # In the order of the blocks: a mixer may read the memory of the one before.
     measured = [

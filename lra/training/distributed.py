@@ -58,9 +58,9 @@ def local() -> tuple[int, int]:
     return int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
 
 
-def share(places: np.ndarray) -> np.ndarray:
-    """Return this rank's part of `places`: every `count`-th, which balances places sorted by length."""
-    return places[rank() :: count()]
+def shard(examples: np.ndarray) -> np.ndarray:
+    """Return this rank's part: every `count`-th, which balances examples that are sorted by length."""
+    return examples[rank() :: count()]
 
 
 def all_reduce_sum(*values: float) -> list[float]:
@@ -109,7 +109,7 @@ def first_from_any_rank(value: Value | None) -> Value | None:
 
 
 def pause_all(requested: Paused | None) -> None:
-    """Raise the pause that any rank was asked for, on every rank."""
+    """Raise `Paused` on every rank if any rank was asked to pause."""
     if (pause := first_from_any_rank(requested)) is not None:
         raise pause
 

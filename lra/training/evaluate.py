@@ -73,14 +73,14 @@ class Predictions:
         self.classes = np.zeros(count, dtype=np.int64)
         self._added: list[tuple[np.ndarray, Tensor]] = []  # may still be at work on an accelerator
 
-    def add(self, places: np.ndarray, logits: Tensor) -> None:
-        """Add the predictions of a micro-batch."""
-        self._added.append((places, classes_of(logits)))
+    def add(self, indices: np.ndarray, logits: Tensor) -> None:
+        """Add the predictions of a micro-batch, which are these of the split."""
+        self._added.append((indices, classes_of(logits)))
 
-    def meet(self) -> None:
+    def gather(self) -> None:
         """Fetch added predictions from the device, and those of the other ranks."""
-        for places, classes in self._added:
-            self.classes[places] = classes.cpu().numpy()
+        for indices, classes in self._added:
+            self.classes[indices] = classes.cpu().numpy()
         self._added.clear()
         distributed.all_reduce_sum_(torch.from_numpy(self.classes))
 
@@ -112,22 +112,22 @@ def evaluate(
     parts: Iterator[MicroBatch] = (read(split, everything, *piece) for piece in cut)
     if is_asynchronous(next(model.parameters()).device):
         parts = prefetch(parts)
-    done, total, shared = 0, sum(len(places) for places, _ in cut), distributed.all_reduce_min(len(cut))
+    done, total, shared = 0, sum(len(indices) for indices, _ in cut), distributed.all_reduce_min(len(cut))
     predictions, counted, losses = 0, [], []
     for number, part in enumerate(parts):
         progress(done, total)
         if stop is not None and number < shared:  # as many times on each rank
             distributed.pause_all(stop.signalled())
-        done += len(part.places)
+        done += len(part.indices)
         with products.of_micro_batch(part.tokens.size, model.dim):
             logits, labels = predict(model, part, precision)
         if keep is not None:
-            keep.add(split.predictions(part.places), logits)
+            keep.add(split.predictions(part.indices), logits)
         counted.append(counts(logits, labels))
         predictions += len(labels)
         losses.append(summed_loss(logits, labels))
     if keep is not None:
-        keep.meet()
+        keep.gather()
     right, infinite = torch.stack(counted).sum(dim=0).tolist() if counted else (0, 0)
     loss = math.fsum(torch.stack(losses).tolist()) if losses else 0.0
     totals = distributed.all_reduce_sum(right, infinite, predictions, loss)
@@ -164,7 +164,7 @@ def continuation(model: Model, prompt: list[int], *, tokens: int, top_p: float, 
     model.eval()
     ids = list(prompt)
     device = next(model.parameters()).device
-    for place in range(tokens):
+    for number in range(tokens):
         read = ids[-model.max_len :]
         window = torch.tensor([read + [PADDING] * (model.max_len - len(read))], device=device)
         logits = model(window)[0, len(read) - 1].double().cpu()
@@ -172,7 +172,7 @@ def continuation(model: Model, prompt: list[int], *, tokens: int, top_p: float, 
         likely, order = logits.softmax(dim=0).sort(descending=True)
         before = likely.cumsum(dim=0) - likely
         nucleus = likely[before < top_p].numpy()
-        chosen = streams.generator(seed, "sample", place).choice(len(nucleus), p=nucleus / nucleus.sum())
+        chosen = streams.generator(seed, "sample", number).choice(len(nucleus), p=nucleus / nucleus.sum())
         ids.append(int(order[chosen]))
     return ids[len(prompt) :]
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -168,7 +168,7 @@ class Pretrain:
         """Return the pretraining task on the training inputs of `task`."""
         return inputs_of(
             task.train,
-            TaskSpec(**{field.name: getattr(task, field.name) for field in fields(TaskSpec)}),
+            task.spec,
             task.digest,
             self.objective,
             values=self.loss == "absolute",

@@ -25,7 +25,7 @@ def same(actual: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: floa
 
 @pytest.mark.parametrize("spread", [0.5, 1, 2])
 def test_favor(spread: float) -> None:
-    """With their eps set to 0: it is added to every feature, which ours need not."""
+    """With eps=0 there: the library adds eps to every feature, our mixer does not."""
     lib = pytest.importorskip("performer_pytorch.performer_pytorch")
     mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_positions=71)
     q, k, v = inputs = [x.requires_grad_() for x in heads(71, spread)]
