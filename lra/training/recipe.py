@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TOKENS = "embedding.tokens."
 Share = Annotated[float, Field(gt=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
-OPEN_SCHEDULES = ("rsqrt", "constant")  # do not know their end
+OPEN_SCHEDULES = ("rsqrt", "constant")  # rates that do not depend on train.steps
 
 
 def _times(value: str) -> str:
