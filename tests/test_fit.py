@@ -68,7 +68,7 @@ def test_the_rate_falls_in_a_line_to_its_end_wherever_that_is() -> None:
 
 
 def ended(*accuracies: float, **options: object) -> StoppingRule:
-    """After evaluations every 5 of 97 steps, each with these answers right of 100."""
+    """Simulate 97 steps with an evaluation every 5; each counts this many of 100 examples correct."""
     best, end = 0, rule_of(**options)
     for place, accuracy in enumerate(accuracies):
         best = max(best, place, key=lambda at: (accuracies[at], -at))

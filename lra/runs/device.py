@@ -39,7 +39,7 @@ def keep_memory() -> None:
 
 
 def assign_gpu(device: str, number: int) -> None:
-    """Give the `number`-th job of a sweep one of several GPUs. Under torchrun each rank takes that of its number."""
+    """Give the `number`-th job of a sweep one of several GPUs. A rank of torchrun takes GPU LOCAL_RANK."""
     if device == "cuda" and distributed.started_with() == 1:
         torch.cuda.set_device(number % torch.cuda.device_count())
 

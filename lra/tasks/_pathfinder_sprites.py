@@ -199,7 +199,7 @@ def _seen(masks: np.ndarray, most: int) -> np.ndarray:
 
 
 def _usable(seen: np.ndarray) -> np.ndarray:
-    """False where the generator finds no free place: if it sees no pixel of the window from some corner."""
+    """False for directions with no pixel to check in some quadrant: there the public generator finds no free place."""
     corners = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
     return (seen[:, :, None] * corners >= 0).all(axis=-1).any(axis=1).all(axis=1)
 
