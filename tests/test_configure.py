@@ -190,14 +190,6 @@ def test_every_option_composes(group: str) -> None:
         assert composed(f"{group}={name}").hydra.runtime.choices[group] == name
 
 
-def test_prepare_prints_the_sizes_of_the_data(cli: Commands) -> None:
-    code, out, err = cli(prepare.main, "experiment=smoke", "workers=1")
-    assert code == 0, err
-    assert "| train | 200 |" in out
-    assert json.loads(cli(prepare.main, "experiment=smoke", "json=true")[1])["rows"]["test"] == 70
-    assert "task.sead: unknown key" in cli(prepare.main, "+task.sead=1")[2]
-
-
 def tables(text: str) -> Iterator[tuple[str, set[str]]]:
     """The group and the names of every table `by_GROUP:{NAME:VALUE, ...}` in a file of options."""
     for match in re.finditer(r"by_(\w+):\{", text):
