@@ -138,23 +138,6 @@ def test_checkpointed_calls_are_repeated_with_their_own_features(every: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("simpel", {}, "attention=simpel: no such option; did you mean 'simple'?"),
-        ("local", {"options": {"windo": 3}}, "attention.windo: unknown key; did you mean 'window'?"),
-        ("simple", {"width": 16}, "heads=3 does not divide width=16"),
-        ("simple", {"max_len": 0}, "max_len=0: should be"),
-        ("fnet", {"causal": True}, "fnet has no causal form"),
-        ("fnet", {"out_proj": False}, "fnet needs its output projection"),
-    ],
-)
-def test_what_does_not_fit_together_is_said(name: str, changes: dict[str, object], message: str) -> None:
-    with pytest.raises(lra.UserError) as error:
-        layer_of(name, **changes)
-    assert str(error.value).startswith(message)
-
-
-@pytest.mark.parametrize(
     ("size", "mask", "message"),
     [
         ((2, 14, WIDTH), None, r"expected x \[documents, at most 13 positions, 15\], found \[2, 14, 15\]"),

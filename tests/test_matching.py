@@ -21,7 +21,6 @@ from lra.tasks.matching import Matching
 
 ROWS = {"train": 31, "eval": 13, "test": 17}
 NAMES = {"train": "train", "val": "eval", "test": "test"}
-LAYOUTS = ("lra_release/tsv_data", "lra_release/lra_release/tsv_data")
 
 
 def cached(tmp_path: Path) -> list[Path]:
@@ -88,14 +87,6 @@ def test_reads_the_bytes_of_the_files(tmp_path: Path, max_length: int = 29) -> N
         assert encoded.tolist() == [byte + 1 for byte in b"a text"]
         assert len(data.offsets) - 1 == len({text[:max_length] for row in rows for text in row[1:]})
     assert (task.vocab_size, task.documents, task.classes, task.max_len) == (257, 2, 2, max_length)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_of_the_release_gives_the_same_task(tmp_path: Path, layout: str) -> None:
-    files = official()
-    task = matching(tmp_path, folder(tmp_path, files, layout))
-    assert task.source["rows"] == {"train": 31, "val": 13, "test": 17}
-    assert task.digest == matching(tmp_path / "other", folder(tmp_path / "other", files)).digest
 
 
 def test_a_quote_does_not_merge_rows(tmp_path: Path) -> None:

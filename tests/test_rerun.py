@@ -130,16 +130,3 @@ def test_other_data_are_named_before_anything_is_trained(kept: Commands) -> None
     code, _, err = kept(train.main, f"rerun={SIMPLE}")
     assert (code, err.count(f"data: the run was trained on {'0' * 64} (SHA-256), found ")) == (2, 1)
     assert not Path("reruns").exists()
-
-
-def test_a_pretraining_is_done_again(cli: Commands) -> None:
-    """Weights that somebody changed in the cache are not what a kept run is held against."""
-    phase = ("pretrain=masked", "pretrain.train.warmup=2", "pretrain.train.steps=4", "pretrain.train.eval_every=4")
-    assert cli(train.main, *SMOKE, "protocol=strict", *phase, "cache=own")[0] == 0
-    (path,) = Path("kept").rglob(record.NAME)
-    shutil.rmtree("own/pretrained")
-    code, out, _ = cli(train.main, f"rerun={path.parent}", "cache=own")
-    assert (code, "equal to the last bit" in out) == (0, True)
-    assert not Path("own/pretrained").exists()
-    (made,) = Path("own/pretrained_again").rglob(record.NAME)
-    assert record.read(made)["files"].keys() == {METRICS, "weights.safetensors"}

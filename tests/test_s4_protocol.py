@@ -92,26 +92,6 @@ def test_what_does_not_decay(task: str) -> None:
     assert free == norms | biases | state | table
 
 
-@pytest.mark.parametrize(
-    ("attention", "inside"),
-    [
-        ("mlstm", {"input_bias", "forget_bias"}),
-        ("hyena", {"taps_bias"}),
-        ("luna", {"norm.weight", "norm.bias"}),
-        ("rwkv7", {"norm_weight", "norm_bias", "decay_bias", "rate_bias"}),
-    ],
-)
-def test_norms_and_biases_of_mixers_do_not_decay(attention: str, inside: set[str]) -> None:
-    """Also where their names say more than that."""
-    words = ("protocol=s4", *TINY_MODEL, f"attention={attention}", "train.groups=null")
-    model, recipe = model_of(*words, task=spec()), recipe_of(*words)
-    groups = make_optimizer(model, recipe).param_groups
-    free = {id(weight) for group in groups if group["weight_decay"] == 0 for weight in group["params"]}
-    mixer = model.blocks[0].mixer
-    plain = {name for name, _ in mixer.named_parameters() if name.endswith(".bias")}
-    assert {name for name, weight in mixer.named_parameters() if id(weight) in free} == plain | inside
-
-
 # ---------------------------------------------------------------- norms over a batch
 
 
