@@ -284,7 +284,7 @@ def test_masked_pretraining_is_as_published(task: str, mask: float, loss: str, r
     ("overrides", "message"),
     [
         (("pretrain=next", "attention=fnet", "model.key_mask=false"), "no causal form"),
-        (("pretrain=masked", "pretrain.mask=null"), "pretrain.mask=None: expected a share of the tokens"),
+        (("pretrain=masked", "pretrain.mask=null"), "pretrain.mask=None: expected a fraction of the tokens"),
         (("pretrain=masked", "train.freeze=[head]"), "train.freeze: head.0.weight would stay as it was drawn, since"),
         (("pretrain=masked", "init=checkpoint", "init.folder=x"), "both would say what the model starts from"),
         (("pretrain=masked", "task=mqar"), "predicts at positions; expected a task that classifies"),

@@ -14,11 +14,11 @@ import lra
 from lra.cli import train
 from lra.config.settings import settings_of
 from lra.core import files
-from lra.core.console import TrainingBar
 from lra.records import record
 from lra.records.names import CONFIG, LOCK
 from lra.runs import sweep_time
 from lra.runs.build import assemble
+from lra.training.progress import TrainingBar
 
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
 SEED1 = Path("runs/listops/paper/simple/simple/seed1")
