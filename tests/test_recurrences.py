@@ -408,7 +408,7 @@ def test_an_average_that_keeps_nothing_is_finite_in_fp32(causal: bool) -> None:
         assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
-def test_where_states_begin() -> None:
+def test_initial_states_are_those_of_the_papers() -> None:
     """|lambda|^2 of the LRU is uniform, and gamma keeps the variance of white noise; those of S5 are HiPPO-N's."""
     mixer = mixer_of("lru", "attention.state=997", "attention.r_min=0.5", "attention.r_max=0.9")
     square = (-2 * mixer.nu.exp()).exp().detach()

@@ -1,4 +1,4 @@
-"""The tests of the checks. Each raises CheckFailed; one that uses no input does not apply."""
+"""One function per check. It raises CheckFailed; a check that uses no input does not apply."""
 
 from collections.abc import Callable
 
