@@ -20,7 +20,6 @@ from lra.cli import train
 from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.compose import compose, options
-from lra.config.settings import Settings
 from lra.core.paths import conf_dir
 from lra.core.signals import StopFlag
 from lra.mixers import Mixer, MixerConfig
@@ -29,6 +28,7 @@ from lra.network.model import Model
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, assemble
 from lra.runs.describe import saved_tensors
+from lra.runs.settings import Settings
 from lra.tasks import DataConfig, Split, Task, TaskBuilder, TaskSpec
 from lra.training.batches import micro_batches
 from lra.training.optimizer import Update, update

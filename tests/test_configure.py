@@ -18,10 +18,10 @@ from support import Commands, composed, options
 from lra import __main__ as start
 from lra.cli import new, prepare, train
 from lra.config.configure import dotted, plain
-from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.paths import conf_dir
 from lra.runs.build import assemble
+from lra.runs.settings import settings_of
 
 ATTENTION = "_target_: lra.mixers.softmax.Softmax\n_partial_: true\nscale: qkv_dim\n"
 
