@@ -125,6 +125,7 @@ def test_rows_are_tokenised_in_the_official_order(tmp_path: Path) -> None:
         examples = getattr(task, split)
         assert examples.labels.tolist() == [row[0] - 1 for row in rows]
         for row, ids in zip(rows, documents(examples), strict=True):
+            assert news().encode(text(row), task.folder / "tokenizer.json").tolist() == ids
             if len(ids) < HEAD + TAIL:
                 assert tokenizer.decode(ids) == text(row)
             else:

@@ -16,7 +16,6 @@ from lra.bench.settings import BenchSettings
 from lra.bench.straightforward import Straightforward, update
 from lra.cli.bench import main
 from lra.config import configure
-from lra.core.errors import UserError
 from lra.runs.build import assemble
 from lra.runs.initial_weights import draw_model
 
@@ -110,9 +109,9 @@ def test_steps_of_models_read_the_same_examples_and_train() -> None:
         ("'simple model.dpeth=3'", "did you mean 'model.depth'"),
     ],
 )
-def test_a_mistaken_subject_is_named(subject: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        subjects.subjects_of(settings("what=layer", "lengths=[16]", f"subjects=[{subject}]"), settings)
+def test_a_mistaken_subject_is_named(subject: str, message: str, cli: Commands) -> None:
+    code, _, err = cli(main, "what=layer", "lengths=[16]", f"subjects=[{subject}]")
+    assert code == 2 and message in err
 
 
 @pytest.mark.parametrize(

@@ -180,15 +180,6 @@ def test_nothing_is_left_of_an_export_that_fails(error: BaseException, tmp_path:
         assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
 
 
-def test_an_empty_folder_is_filled_and_not_replaced(tmp_path: Path) -> None:
-    """It may be a mounted disk, or a folder whose parent this user may not change."""
-    before = tmp_path.stat().st_ino
-    with exports.new_folder(tmp_path, "export") as staging:
-        (staging / "whole").write_text("whole")
-        assert not (tmp_path / "whole").exists()
-    assert [path.name for path in tmp_path.rglob("*")] == ["whole"] and tmp_path.stat().st_ino == before
-
-
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("default")
 def test_the_trainer_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

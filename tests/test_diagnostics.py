@@ -197,17 +197,4 @@ def test_each_group_adds_up_and_the_order_of_the_examples_is_nothing(tmp_path: P
     assert json.dumps(again) == json.dumps(diagnosis)
 
 
-def test_the_root_baseline_answers_what_train_says_most_often(tmp_path: Path) -> None:
-    builder, task = expressions(tmp_path)
-    answers: dict[str, list[int]] = {}
-    for row, label in enumerate(task.train.labels.tolist()):
-        answers.setdefault(WORDS[task.train.document(row)[0] - 1], []).append(label)
-    expected = {
-        root: min(set(labels), key=lambda label: (-labels.count(label), label)) for root, labels in answers.items()
-    }
-    assert builder.baseline_predictions(task).tolist() == [
-        expected[WORDS[task.test.document(row)[0] - 1]] for row in range(len(task.test))
-    ]
-
-
 # ---------------------------------------------------------------- predictions

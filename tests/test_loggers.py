@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from time import sleep, time
-from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -233,80 +233,44 @@ def test_a_logger_that_fails_decides_nothing(monkeypatch: pytest.MonkeyPatch, ca
     assert [line for line in calls if line.startswith("start")] == ["start start False"]
 
 
-# ---------------------------------------------------------------- a stand-in for wandb
-
-
-class StandIn:
-    """In the place of the module wandb and of its run."""
-
-    __spec__ = ModuleSpec("wandb", loader=None)
-
-    def __init__(self, step: int = 0) -> None:
-        self.step = step
-        self.calls: dict[str, dict] = {}
-        self.logged: dict[int, dict] = {}
-        self.summary = SimpleNamespace(update=lambda values: self._called("summary", values))
-
-    def _called(self, call: str, values: dict) -> None:
-        self.calls[call] = values
-
-    def Settings(self, **settings: object) -> dict:
-        return settings
-
-    def init(self, **options: object) -> "StandIn":
-        self._called("init", options)
-        return self
-
-    def log(self, values: dict, step: int) -> None:
-        assert step >= self.step
-        self.step = step + 1
-        self.logged[step] = values
-
-    def finish(self, exit_code: int) -> None:
-        self._called("finish", {"exit_code": exit_code})
+# ---------------------------------------------------------------- a mock of wandb
 
 
 @pytest.fixture
-def wandb(here: None, monkeypatch: pytest.MonkeyPatch):
-    """Return a function that puts a stand-in where `import wandb` finds it."""
-
-    def make(step: int = 0) -> StandIn:
-        stand_in = StandIn(step)
-        monkeypatch.setitem(sys.modules, "wandb", stand_in)
-        return stand_in
-
-    return make
+def wandb(here: None, monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """A mock where `import wandb` finds the module; its run has no step yet."""
+    module = MagicMock(__spec__=ModuleSpec("wandb", loader=None))
+    module.init.return_value.step = 0
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
 
 
-def test_wandb_shows_a_run(wandb) -> None:
-    stand_in = wandb()
+def test_wandb_shows_a_run(wandb: MagicMock) -> None:
     assert perform("logger=wandb", "logger.wandb.tags=[mine]") == "finished"
-    options, cell = stand_in.calls["init"], "listops simple/simple (paper)"
+    options, cell, run = wandb.init.call_args.kwargs, "listops simple/simple (paper)", wandb.init.return_value
     assert (options["group"], options["name"]) == (cell, f"{cell} seed 1")
     assert options["tags"] == ["listops", "simple", "paper", "mine"]
     assert options["config"].pop("cell")["attention"] == "simple"
     assert options["config"] == json.loads((FOLDER / CONFIG).read_text())
-    assert stand_in.logged == {line["step"]: shown(line) for line in lines_of(FOLDER)}
-    assert stand_in.calls["summary"] == summary_of(FOLDER)
-    assert stand_in.calls["finish"] == {"exit_code": 0}
+    logged = {call.kwargs["step"]: call.args[0] for call in run.log.call_args_list}
+    assert logged == {line["step"]: shown(line) for line in lines_of(FOLDER)}
+    run.summary.update.assert_called_once_with(summary_of(FOLDER))
+    run.finish.assert_called_once_with(exit_code=0)
 
 
-def test_a_run_that_did_not_finish_is_not_shown_as_finished(wandb) -> None:
-    stand_in = wandb()
-    assert perform("logger=wandb", "train.lr=1e30") == "diverged"
-    assert stand_in.calls["finish"] == {"exit_code": 1}
-    assert "summary" not in stand_in.calls
-
-
-def test_a_run_keeps_its_id_sends_what_is_missing_and_is_logged_once(wandb) -> None:
-    first = wandb()
+def test_a_resumed_run_keeps_its_id_and_sends_what_is_missing(wandb: MagicMock) -> None:
+    run = wandb.init.return_value
     assert perform("logger=wandb", "sweep_minutes=0.0001") == "75"
+    run.finish.assert_called_once_with(exit_code=1)
+    run.summary.update.assert_not_called()
+    first = wandb.init.call_args.kwargs["id"]
     stopped("step:11:kill")
-    resumed = wandb(step=6)
+    run.step = 6
+    run.log.reset_mock()
     assert perform("logger=wandb") == "finished"
-    assert (resumed.calls["init"]["id"], resumed.calls["init"]["resume"]) == (first.calls["init"]["id"], "allow")
-    assert [*resumed.logged] == [10, 15, 16]
-    next(Path("runs").rglob("seed1")).joinpath("wandb/run-1").mkdir(parents=True)  # which the stand-in leaves out
-    again = wandb()
-    assert perform("logger=all") == "skipped"
-    assert again.calls == {}
+    assert (wandb.init.call_args.kwargs["id"], wandb.init.call_args.kwargs["resume"]) == (first, "allow")
+    assert [call.kwargs["step"] for call in run.log.call_args_list] == [10, 15, 16]
+    (FOLDER / "wandb/run-1").mkdir(parents=True)  # which the mock leaves out
+    wandb.init.reset_mock()
+    assert perform("logger=wandb") == "skipped"
+    wandb.init.assert_not_called()

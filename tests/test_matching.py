@@ -84,6 +84,8 @@ def test_reads_the_bytes_of_the_files(tmp_path: Path, max_length: int = 29) -> N
         rows = [tuple(line.split(b"\t")[column] for column in (0, 3, 4)) for line in lines]
         data: Split = getattr(task, split)
         assert_reads(data, rows, max_length)
+        encoded = Matching(max_length=max_length, limit=None).encode("a text", tmp_path)
+        assert encoded.tolist() == [byte + 1 for byte in b"a text"]
         assert len(data.offsets) - 1 == len({text[:max_length] for row in rows for text in row[1:]})
     assert (task.vocab_size, task.documents, task.classes, task.max_len) == (257, 2, 2, max_length)
 

@@ -87,6 +87,8 @@ def test_every_source_of_the_same_data_has_the_same_digest(
     assert stored(tasks[0].train) == expected(reviews["train"], 37)
     assert stored(tasks[0].test) == expected(reviews["test"], 37)
     assert tasks[0].validates_on_test
+    text, _ = sorted((review.encode(), label) for label, review in reviews["test"])[3]
+    assert imdb().encode(text.decode(), Path("unused")).tolist() == tasks[0].test.document(3).tolist()
     assert tasks[-1].source["from"] == "the hub: stanfordnlp/imdb"
 
 

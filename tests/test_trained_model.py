@@ -79,42 +79,6 @@ def test_texts_with_the_names_of_their_classes(cli: Commands, tokens: str) -> No
         model.predict([""])
 
 
-def write_raw(task: str) -> dict[str, list]:
-    """Raw data of a task in the folder `data`; returns the examples of each split."""
-    rows = {
-        split: [(number % 2, f"{split} {number} has {COLOURS[number % 2]}", "other") for number in range(count)]
-        for split, count in (("train", 60), ("eval", 20), ("test", 25))
-    }
-    layouts = {
-        "text": ("imdb/{}.jsonl", '{{"label": {}, "text": "{}"}}\n'),
-        "matching": ("tsv_data/new_aan_pairs.{}.tsv", "{}\ta\tb\t{}\t{}\n"),
-        "ag_news": ("ag_news_csv/{}.csv", '"{}","{}","{}"\n'),
-    }
-    name, line = layouts[task]
-    for split, examples in rows.items():
-        path = Path("data", name.format(split))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        first = 1 if task == "ag_news" else 0  # class
-        path.write_text("".join(line.format(first + label, *documents) for label, *documents in examples))
-    if task == "text":
-        return {split: sorted(text for _, text, _ in examples) for split, examples in rows.items()}
-    join = " ".join if task == "ag_news" else tuple
-    return {split: [join(row[1:]) for row in examples] for split, examples in rows.items()}
-
-
-@pytest.mark.parametrize("task", ["text", "matching", "ag_news"])
-def test_new_texts_are_encoded_as_the_task_did(cli: Commands, task: str) -> None:
-    texts = write_raw(task)["test"]
-    folder, prepared = trained(cli, f"task={task}", "data_dir=data", "attention=linear", "task.limit=null")
-    Path("data").rename("gone")
-    model = lra.model(folder)
-    assert numbers(model, texts) == np.load(folder / PREDICTIONS)[0].tolist()
-    for number, text in enumerate(texts[:5]):
-        for place, document in enumerate([text] if isinstance(text, str) else text):
-            ids = model._builder.encode(document, prepared.folder / "tokenizer.json")
-            assert ids.tolist() == prepared.test.document(number, place).tolist()
-
-
 def test_what_is_no_trained_model_is_one_line(cli: Commands) -> None:
     with pytest.raises(lra.UserError, match="nowhere: no record.json there"):
         lra.model("nowhere")

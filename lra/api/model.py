@@ -100,11 +100,9 @@ class TrainedModel:
                     numbers = part.indices[~finite.cpu().numpy()].tolist()
                     raise UserError(f"examples {numbers} (from 0): outputs of the model are NaN or infinite")
                 probabilities[part.indices] = logits.double().softmax(dim=-1).cpu().numpy()
-        return [self._named(row) for row in probabilities]
-
-    def _named(self, row: np.ndarray) -> Prediction:
-        best = int(row.argmax())
-        return Prediction(self.classes[best], float(row[best]), dict(zip(self.classes, row.tolist(), strict=True)))
+        by_name = [dict(zip(self.classes, row, strict=True)) for row in probabilities.tolist()]
+        labels = [self.classes[best] for best in probabilities.argmax(axis=1)]
+        return [Prediction(label, named[label], named) for label, named in zip(labels, by_name, strict=True)]
 
     def _documents(self, example: Example) -> Sequence[Document]:
         wanted = self._spec.documents
@@ -120,17 +118,17 @@ class TrainedModel:
             ids = self._builder.encode(document, self._tokenizer)
         else:
             ids = self._builder.stored_ids(np.asarray(document))
-        most, last = self._spec.max_len, self._spec.vocab_size - 1
+        max_len, last = self._spec.max_len, self._spec.vocab_size - 1
         if isinstance(document, str) and not len(ids):
             raise UserError(f"{document!r:.80}: expected a text of at least one token")
         if (
             ids.ndim != 1
             or ids.dtype.kind not in "iu"
-            or not 1 <= len(ids) <= most
+            or not 1 <= len(ids) <= max_len
             or ids.min() < 1
             or ids.max() > last
         ):
-            raise UserError(f"{document!r:.80}: expected 1 to {most} token ids from 1 to {last}")
+            raise UserError(f"{document!r:.80}: expected 1 to {max_len} token ids from 1 to {last}")
         return ids.astype(np.uint16)
 
     def __repr__(self) -> str:

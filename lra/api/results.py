@@ -39,23 +39,23 @@ class Results:
     def curves(self) -> pd.DataFrame:
         """A row for each evaluation during a training; measurements of single blocks are left out."""
         lines = [
-            {name: value for name, value in line.items() if not isinstance(value, list)} | {"place": place}
-            for place, run in self._runs()
+            {name: value for name, value in line.items() if not isinstance(value, list)} | {"index": index}
+            for index, run in self._runs()
             for line in run.metrics
             if "phase" not in line
         ]
-        frame = self._named(pd.DataFrame(lines, columns=None if lines else ["place", "step", "val_loss"]))
+        frame = self._named(pd.DataFrame(lines, columns=None if lines else ["index", "step", "val_loss"]))
         return frame.assign(val_perplexity=np.exp(frame.val_loss.astype(float).clip(upper=700)))
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
-        """A row for each answer on the test split, of the runs that kept them."""
-        kept = [(place, run.predictions) for place, run in self._runs() if run.predictions is not None]
+        """A row for each test prediction, of the runs that kept their predictions."""
+        kept = [(index, run.predictions) for index, run in self._runs() if run.predictions is not None]
         arrays = [array for _, array in kept] or [np.empty((2, 0), np.uint8)]
         predicted, labels = np.concatenate(arrays, axis=1)
         frame = pd.DataFrame(
             {
-                "place": np.repeat([place for place, _ in kept], [array.shape[1] for _, array in kept]).astype(int),
+                "index": np.repeat([index for index, _ in kept], [array.shape[1] for _, array in kept]).astype(int),
                 "example": np.concatenate([np.arange(array.shape[1]) for array in arrays]),
                 "predicted": predicted,
                 "label": labels,
@@ -84,13 +84,13 @@ class Results:
         return matching.reset_index(drop=True)
 
     def _runs(self) -> list[tuple[int, Any]]:
-        return [(place, run) for place, run in enumerate(self._report.frame.run) if run is not None]
+        return [(index, run) for index, run in enumerate(self._report.frame.run) if run is not None]
 
     def _named(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Add the names of each row's run; they are categories, which take little memory."""
         names = self._report.frame[NAMES].astype({name: "category" for name in NAMES if name != "seed"})
-        taken = names.take(frame.place.astype(int).to_numpy()).reset_index(drop=True)
-        return pd.concat([taken, frame.drop(columns="place").reset_index(drop=True)], axis=1)
+        taken = names.take(frame["index"].astype(int).to_numpy()).reset_index(drop=True)
+        return pd.concat([taken, frame.drop(columns="index").reset_index(drop=True)], axis=1)
 
     def __repr__(self) -> str:
         return f"results of {self._report.title!r} ({len(self._report.runs)} runs)"

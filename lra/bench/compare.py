@@ -42,7 +42,9 @@ def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> It
                 "flops": None if memory[number] is None else flops(step.run),
                 "parameters": sum(parameter.numel() for parameter in step.module.parameters()),
                 "seconds": seconds.get(number),
-                "ratio": _ratios(seconds, number),
+                "ratio": [own / first for own, first in zip(seconds[number], seconds[0], strict=True)]
+                if {0, number} <= {*seconds}
+                else None,
                 "peak_bytes": memory[number],
             }
 
@@ -87,12 +89,6 @@ def _peak(step: Step, device: str) -> int | None:
         return peak_memory(step.run, device)
     except torch.OutOfMemoryError:
         return None
-
-
-def _ratios(seconds: dict[Hashable, list[float]], number: int) -> list[float] | None:
-    if number not in seconds or 0 not in seconds:
-        return None
-    return [own / first for own, first in zip(seconds[number], seconds[0], strict=True)]
 
 
 def seconds_in_turns(steps: Mapping[Any, Callable[[], object]], rounds: int) -> dict[Any, list[float]]:
@@ -147,7 +143,7 @@ def page(record: Record) -> Iterator[str]:
     batch = config["train"]["batch_size"] if record["what"] == "step" else config["batch"]
     yield f"# {TITLES[record['what']]}: {record['task']}, protocol {record['protocol']}\n"
     yield f"`{record['command']}`\n"
-    yield f"Batch {batch}, {config['precision']}, dropout {config['model']['dropout']}. Ratios: median [least, most] of"
+    yield f"Batch {batch}, {config['precision']}, dropout {config['model']['dropout']}. Ratios: median [min, max] of"
     yield f"{config['rounds']} rounds; memory is the peak of tensors beyond weights and optimiser state.\n"
     yield "| subject | length | time ratio | ms | tokens/s | GFLOP/s | peak MB | parameters |"
     yield "|---|---:|---:|---:|---:|---:|---:|---:|"

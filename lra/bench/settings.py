@@ -34,5 +34,6 @@ class BenchSettings:
     cache: str
     data_dir: str | None
     workers: PositiveInt | None
-    start: ClassVar[None] = None  # weights are drawn
+    init: ClassVar[None] = None  # weights are drawn
+    start: ClassVar[None] = None
     pretrain: ClassVar[None] = None  # nothing is trained before

@@ -78,16 +78,12 @@ def _read(name: str, path: Path) -> tuple[str, list[str]]:
         with suppress(SyntaxError, ValueError):  # importing it reports the error; a compiled module has no source
             tree = ast.parse(code)
             imports = [*_imports(tree, name.split(".") if path.stem == "__init__" else name.split(".")[:-1])]
-            code = _without_docstrings(tree).encode()
+            for node in ast.walk(tree):
+                if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+                    node.body = node.body[1:] or [ast.Pass()]
+            code = ast.unparse(tree).encode()
         _loaded[path] = spec, hashlib.sha256(code).hexdigest(), imports
     return _loaded[path][1:]
-
-
-def _without_docstrings(tree: ast.Module) -> str:
-    for node in ast.walk(tree):
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
 
 
 def _imports(tree: ast.Module, package: list[str]) -> Iterator[str]:

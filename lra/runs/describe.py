@@ -131,39 +131,21 @@ def counter() -> FlopCounterMode:
     return FlopCounterMode(display=False, custom_mapping=FORMULAS)
 
 
-def _fused(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
-    return sdpa_flop_count(query, key, value)
-
-
-def _fused_backward(grad: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
-    return sdpa_backward_flop_count(grad, query, key, value)
-
-
-def _batched(first: torch.Size, other: torch.Size, *_: Any, **__: Any) -> int:
-    """FLOPs of [B, M, K] times [B, K, N]; the counter's own formula fails if the type of the result is given."""
-    return 2 * first.numel() * other[-1]
-
-
 def _fourier(x: torch.Size, axes: Sequence[int], *_: Any, **__: Any) -> int:
     """5 n log2(n) FLOPs for each transform of n numbers, as of radix 2."""
     return round(5 * x.numel() * math.log2(math.prod(x[axis] for axis in axes)))
 
 
-def _fourier_of_real(x: torch.Size, axes: Sequence[int], *_: Any, **__: Any) -> int:
-    return _fourier(x, axes) // 2
-
-
-def _fourier_to_real(_x: torch.Size, axes: Sequence[int], *_: Any, out_shape: torch.Size, **__: Any) -> int:
-    return _fourier(out_shape, axes) // 2
-
-
-FORMULAS = {  # torch's counter knows fused attention on accelerators
-    torch.ops.aten.bmm: _batched,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,
+FORMULAS: dict[Any, Callable[..., int]] = {  # of shapes; torch's counter knows fused attention on accelerators alone
+    # [B, M, K] times [B, K, N]; torch's own formula fails if the type of the result is given
+    torch.ops.aten.bmm: lambda first, other, *_, **__: 2 * first.numel() * other[-1],
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)
+    ),
     torch.ops.aten._fft_c2c: _fourier,
-    torch.ops.aten._fft_r2c: _fourier_of_real,
-    torch.ops.aten._fft_c2r: _fourier_to_real,
+    torch.ops.aten._fft_r2c: lambda x, axes, *_, **__: _fourier(x, axes) // 2,
+    torch.ops.aten._fft_c2r: lambda x, axes, *_, out_shape, **__: _fourier(out_shape, axes) // 2,
 }
 
 

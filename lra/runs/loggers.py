@@ -41,7 +41,12 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         first = {name.title(): getattr(job.cell, name) for name in TAGS} | {"Seed": job.settings.seed}
-        self._config = first | _flat(job.settings.identity)  # capitals are the table's first columns
+        options = {
+            key: value if isinstance(value, bool | int | float | str) else json.dumps(value)  # the types that it takes
+            for key, value in configure.dotted(job.settings.identity)
+            if not isinstance(value, dict) and not key.endswith("_partial_")
+        }
+        self._config = first | options  # capitals are the table's first columns
         self._writer = SummaryWriter(job.folder, purge_step=0)
 
     def log(self, step: int, values: dict[str, float]) -> None:
@@ -141,7 +146,9 @@ class Loggers:
         """Start them, or only those that left no files there, and log the lines that `metrics.jsonl` has already."""
         made = loggers_of(self._job.settings)
         if new:
-            made = [logger for logger in made if not self._left_files(logger)]
+            patterns = [getattr(logger, "files", None) for logger in made]
+            left_files = [pattern is not None and any(self._job.folder.glob(pattern)) for pattern in patterns]
+            made = [logger for logger, left in zip(made, left_files, strict=True) if not left]
         self._started = [logger for logger in made if self._called(logger, "start", self._job)]
         self._loggers = self._started
         for line in lines:
@@ -151,10 +158,6 @@ class Loggers:
     def log(self, line: dict[str, Any]) -> None:
         """Log a line of `metrics.jsonl`."""
         self._loggers = [logger for logger in self._loggers if self._called(logger, "log", line["step"], grouped(line))]
-
-    def _left_files(self, logger: Any) -> bool:
-        pattern = getattr(logger, "files", None)
-        return pattern is not None and any(self._job.folder.glob(pattern))
 
     def _called(self, logger: Any, method: str, *arguments: Any) -> bool:
         """Call a method of a logger; print its failure and return False if it fails."""
@@ -211,12 +214,3 @@ def grouped(line: dict[str, Any]) -> dict[str, float]:
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if isinstance(value, int | float) and math.isfinite(value)}
-
-
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    """Return dotted keys with the values that TensorBoard takes; others as JSON."""
-    return {
-        key: value if isinstance(value, bool | int | float | str) else json.dumps(value)
-        for key, value in configure.dotted(config)
-        if not isinstance(value, dict) and not key.endswith("_partial_")
-    }

@@ -40,28 +40,22 @@ def take_over(plan: Plan, digests: Digests) -> None:
     kept = plan.rows[0].settings.kept
     sources = [(plan.out, "")]
     if kept is not None:
-        place = Path(kept) if Path(kept, RUNS).exists() else CHECKOUT / kept
-        sources.append((place, kept))
+        sources.append((Path(kept) if Path(kept, RUNS).exists() else CHECKOUT / kept, kept))
     for folder, name in sources:
         if not (folder / RUNS).exists():
             continue
         known = {run.name: run for run in read_runs(folder / RUNS)}
         reasons: Counter[str] = Counter()
-        taken = [pair for rows in _columns(plan) for pair in _equal(plan, rows, known, reasons, digests)]
+        by_data = defaultdict(list)
+        for row in plan.rows:
+            by_data[digest(row.settings.task)].append(row)
+        taken = [pair for rows in by_data.values() for pair in _equal(plan, rows, known, reasons, digests)]
         for run, found in taken:
             unpack(replace(found, record=found.record.model_copy(update={"kept": name} if name else {})), run.folder)
         if taken and name:
             say(f"{plural(len(taken), 'run')} taken from {name}; kept=null trains them again")
         for reason, count in reasons.items():
             say(f"{plural(count, 'run')} of {name or folder} not taken: {reason}")
-
-
-def _columns(plan: Plan) -> list[list[PlannedCell]]:
-    """Return the cells of a plan by their data."""
-    columns = defaultdict(list)
-    for row in plan.rows:
-        columns[digest(row.settings.task)].append(row)
-    return [*columns.values()]
 
 
 def _equal(
@@ -72,7 +66,7 @@ def _equal(
     for row in rows:
         for run in row.runs:
             found = known.get(run.folder.relative_to(plan.out).as_posix())
-            if run.place.is_claimed or found is None:
+            if run.run_folder.is_claimed or found is None:
                 others += 1
             elif reason := _difference(row, run, found.record):
                 reasons[reason] += 1

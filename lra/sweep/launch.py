@@ -86,7 +86,12 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     declare(plan)
     tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)
     runs = [run for _, runs in to_do for run in runs]
-    _log_finished(plan, {run.folder for run in runs} | {*refused})
+    others = {run.folder for run in runs} | {*refused}
+    for row in plan.rows:  # finished runs whose loggers did not see them
+        for run in row.runs if row.settings.logger else ():
+            earlier = None if run.folder in others else run.run_folder.record
+            if earlier is not None and earlier.status == Status.FINISHED:
+                log_finished(Job(settings=run.settings, system=row.system, cell=row.cell, title=run.title))
     say(f"{plural(sum(len(row.runs) for row in plan.rows), 'run')}, {len(runs)} to train, in {plan.out}")
     broken, code = "", 0
     try:
@@ -98,15 +103,6 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     except Exception as error:  # joblib gives up when a worker is killed
         broken = f"{type(error).__name__}: {error}"
     _conclude(plan, refused, broken, code)
-
-
-def _log_finished(plan: Plan, others: set[Path]) -> None:
-    """Write the curves of finished runs that their loggers did not see."""
-    for row in plan.rows:
-        for run in row.runs if row.settings.logger else ():
-            earlier = None if run.folder in others else run.place.record
-            if earlier is not None and earlier.status == Status.FINISHED:
-                log_finished(Job(settings=run.settings, system=row.system, cell=row.cell, title=run.title))
 
 
 def _check_reference(plan: Plan) -> None:
@@ -182,7 +178,7 @@ def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> N
         code: exit code if the sweep was stopped; waiting runs are then not listed.
     """
     runs = [run for row in plan.rows for run in row.runs]
-    outcomes = {run.folder: run.place.status() for run in runs}
+    outcomes = {run.folder: run.run_folder.status() for run in runs}
     outcomes |= {folder: (Status.REFUSED, reason) for folder, reason in refused.items()}
     counts = Counter(status for status, _ in outcomes.values()) + _report(plan.out)
     if broken:

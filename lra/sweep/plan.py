@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,14 @@ class PlannedRun:
     overrides: list[str]
 
     @property
-    def place(self) -> RunFolder:
-        """Its folder, with what is there."""
+    def run_folder(self) -> RunFolder:
+        """The state of its folder."""
         return RunFolder(self.folder, self.settings)
 
     def to_do(self) -> bool:
         """Return True if the run would train; print why if it is refused."""
         try:
-            return not self.place.is_done
+            return not self.run_folder.is_done
         except UserError as error:
             say(f"{self.title}: error: {error}")
             return False
@@ -108,7 +108,13 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
     named = {key: None for parsed in several.values() for each in parsed for key in keys_of(each)}
     varied = [key for key in named if key not in (*PLACED, *INDIRECT_KEYS)]
     indirect = [key for key in INDIRECT_KEYS if key in several]
-    compose = partial(_composed, loader, config)
+
+    def compose(overrides: list[str]) -> tuple[Settings, DictConfig]:
+        composed = loader.load_sweep_config(config, overrides)
+        HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration
+        rates.apply(composed, composed.hydra)
+        return settings_of(composed), composed
+
     for keys in (varied, [*varied, *indirect]):  # the latter if the former name two cells alike
         rows = [_row(compose, list(combination), seeds, keys) for combination in product(*overrides.values())]
         clash = _clash(rows)
@@ -163,7 +169,7 @@ def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied
     differs = settings.init is not None or SEED_REFERENCE.search(str(_unresolved(composed)))
     runs = []
     for override in seeds or [f"seed={settings.seed}"]:
-        seed = _value(override)
+        seed = _parsed(override).value()  # as Hydra parses it; YAML would read 010 as 8
         check_value(Seed, seed, "seed")
         seeded = replace(settings, seed=seed)
         if differs:
@@ -191,11 +197,6 @@ def _refuse_seed_references(first: Settings, other: Settings) -> None:
 
 
 @cache  # the seeds of all cells are the same
-def _value(override: str) -> Any:
-    """Return the value as Hydra parses it; YAML would read 010 as 8."""
-    return _parsed(override).value()
-
-
 def _parsed(override: str) -> Override:
     return OverridesParser.create().parse_override(override)
 
@@ -234,13 +235,6 @@ def _add_rows(choices: dict[str, list[str]]) -> None:
         for name in [names] if isinstance(names, str) else names:
             of_table = key == "system" and name in options("system")
             choices[key].append(f"{'system' if of_table else 'attention'}={name}")
-
-
-def _composed(loader: ConfigLoader, config: DictConfig, overrides: list[str]) -> tuple[Settings, DictConfig]:
-    composed = loader.load_sweep_config(config, overrides)
-    HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration
-    rates.apply(composed, composed.hydra)
-    return settings_of(composed), composed
 
 
 def check_data(rows: list[PlannedCell]) -> None:

@@ -166,7 +166,9 @@ class Trainer:
                 if self.is_eval_step():
                     self.evaluate(stop, bar)
                 bar.step(self.step, self.losses[-1], tokens.computed)
-                if self._checkpoint_due():
+                waited = time.monotonic() - self._saved_at
+                due = self.step >= rule.step or self.output.checkpoints.due(self.step, waited)
+                if distributed.all_reduce_sum(due and distributed.is_main()) == [1]:  # on all ranks by rank 0's clock
                     self.save()
                 distributed.pause_all(stop.pending() or limit())
             distributed.pause_all(stop.signalled())  # since the last step
@@ -268,12 +270,6 @@ class Trainer:
         if self.output.folder is not None and distributed.is_main():
             text = "".join(json.dumps(line) + "\n" for line in self.lines)
             write_atomic(self.output.folder / METRICS, text.encode())
-
-    def _checkpoint_due(self) -> bool:
-        """Return True on all ranks if a checkpoint is due, by the clock of rank 0."""
-        waited = time.monotonic() - self._saved_at
-        due = self.step >= self.stopping.step or self.output.checkpoints.due(self.step, waited)
-        return distributed.all_reduce_sum(due and distributed.is_main()) == [1]
 
     def save(self) -> None:
         """Write a checkpoint on rank 0.
