@@ -25,8 +25,8 @@ FIRST = ("smoke", "small_listops", "demo", "hour", "table1_small", "table1", "lr
 """The experiments that are listed without `--all`."""
 START = {
     "lra train experiment=smoke": "check that everything runs: seconds",
-    "lra train experiment=small_listops train.steps=800": "one small run, twenty seconds",
-    "lra train experiment=demo": "a sweep with its report, 5 minutes",
+    "lra train experiment=small_listops train.steps=800": "one small run",
+    "lra train experiment=demo": "a sweep with its report, minutes",
     "lra train describe=true attention=softmax": "parameters, FLOPs and bytes of a run",
     "lra new attention mine": "write your own attention, ready to run",
     "lra train --help": "all groups, options and flags",

@@ -7,18 +7,18 @@ from scipy.stats import ks_2samp
 
 
 class Pictures(NamedTuple):
-    """pixels [n, W, W] uint8; known [n, 3]: distance of the markers, distractors placed, length of the path."""
+    """pixels [n, W, W] uint8; attributes [n, 3]: distance of the markers, distractors placed, length of the path."""
 
     pixels: np.ndarray
-    known: np.ndarray
+    attributes: np.ndarray
 
 
 STATISTICS = {
     "pixel mean": lambda pictures: pictures.pixels.mean(axis=(1, 2)),
     "lit share": lambda pictures: (pictures.pixels > 127).mean(axis=(1, 2)),
-    "marker distance": lambda pictures: pictures.known[:, 0],
-    "distractors placed": lambda pictures: pictures.known[:, 1],
-    "path length": lambda pictures: pictures.known[:, 2],
+    "marker distance": lambda pictures: pictures.attributes[:, 0],
+    "distractors placed": lambda pictures: pictures.attributes[:, 1],
+    "path length": lambda pictures: pictures.attributes[:, 2],
 }
 
 
@@ -26,7 +26,7 @@ LIT_PER_GREY = 100  # one in so many lit pixels, so that a grey is counted by it
 
 
 def greys(*samples: Pictures) -> list[int]:
-    """The greys that are frequent in a sample."""
+    """Grey levels that are frequent in at least one sample."""
     frequent: set[int] = set()
     for pictures in samples:
         counts = np.bincount(pictures.pixels[pictures.pixels > 0], minlength=256)

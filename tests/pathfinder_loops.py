@@ -102,7 +102,7 @@ class Loops:
         _, mask = self.paddle((most + 1, most + 1), angle, 2 * most + 1)
         return [(int(y) - most, int(x) - most) for y, x in np.argwhere(mask == 1)]
 
-    def place(self, mask: np.ndarray, angle: float) -> Point:
+    def data_config(self, mask: np.ndarray, angle: float) -> Point:
         """A free place at random; there is none where one pixel of the window would look at nothing of it."""
         most, side = self.length + self.margin, self.side
         wide = np.pad(mask, most, constant_values=-1)

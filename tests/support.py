@@ -383,7 +383,7 @@ def builder_of(option: str, **changes: object) -> TaskBuilder:
     return configure.build(deepcopy(_task_values(option)) | changes, "task")()
 
 
-def place(cache: Path, data_dir: Path | None = None, workers: int = 1) -> DataConfig:
+def data_config(cache: Path, data_dir: Path | None = None, workers: int = 1) -> DataConfig:
     """A cache and a data folder, without a progress bar."""
     return DataConfig(cache=cache, data_dir=data_dir, workers=workers)
 

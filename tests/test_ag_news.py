@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import built_under_one_name, of_real_data, place
+from support import built_under_one_name, data_config, of_real_data
 
 from lra.core.errors import UserError
 from lra.datasets import hub
@@ -89,7 +89,7 @@ def news(**changes: object) -> AgNews:
 
 def built(folder: Path, make: Callable[[Path], None] = csv_files, **changes: object) -> Task:
     make(folder / "data")
-    return news(**changes).build(place(folder / "cache", folder / "data"))
+    return news(**changes).build(data_config(folder / "cache", folder / "data"))
 
 
 def documents(split: Split) -> list[list[int]]:
@@ -141,7 +141,7 @@ def test_the_hub_gives_the_same_task(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setitem(ag_news.ROWS, split, count)
     first = built(tmp_path / "one")
     monkeypatch.setattr(hub, "rows", hub_of([]))
-    second = news().build(place(tmp_path / "two"))
+    second = news().build(data_config(tmp_path / "two"))
     assert first.digest == second.digest
     assert first.source["order"] == second.source["order"] == "official"
     assert first.name == second.name == "ag_news (BPE 307, length 53+37)"
@@ -192,7 +192,7 @@ def test_auto_takes_word_pieces_that_are_at_hand(tmp_path: Path, capsys: pytest.
     assert tokenizer.encode("goal").ids == [2]
     assert tokenizer.encode("Goal").tokens == ["G", "##o", "##a", "##l"]
     assert "BPE" not in capsys.readouterr().err
-    named = news(tokenizer="auto", vocab=str(vocab)).build(place(tmp_path / "named", tmp_path / "data"))
+    named = news(tokenizer="auto", vocab=str(vocab)).build(data_config(tmp_path / "named", tmp_path / "data"))
     assert named.digest == task.digest
     assert news(tokenizer="auto", vocab=str(vocab)).spec.vocab_size == size
 
@@ -212,7 +212,7 @@ def test_another_vocabulary_is_another_task(
     for data in (pieces(), pieces().replace(b"goal", b"minister")):
         write(vocab, data)
         builder = news(tokenizer="wordpiece", vocab=str(vocab) if named else None)
-        tasks.append(builder.build(place(tmp_path / "cache", tmp_path / "data")))
+        tasks.append(builder.build(data_config(tmp_path / "cache", tmp_path / "data")))
     assert tasks[0].digest != tasks[1].digest
 
 
@@ -223,7 +223,7 @@ def test_the_bpe_has_not_seen_validation_and_test(tmp_path: Path) -> None:
     changed["train"][200] = (1, "quagga quagga", "quagga " * 99)
     for split, rows in changed.items():
         write(tmp_path / f"two/data/ag_news_csv/{split}.csv", as_csv(rows))
-    second = news().build(place(tmp_path / "two", tmp_path / "two/data"))
+    second = news().build(data_config(tmp_path / "two", tmp_path / "two/data"))
     assert second.source["tokenizer"] == first.source["tokenizer"]
     assert second.digest != first.digest
 
@@ -248,7 +248,7 @@ def test_a_bad_row_is_refused_and_nothing_is_cached(tmp_path: Path, line: bytes,
     write(tmp_path / "data/ag_news_csv/train.csv", GOOD)
     write(tmp_path / "data/ag_news_csv/test.csv", GOOD + line)
     with pytest.raises(UserError, match=f"test.csv:2: .*{message}"):
-        news().build(place(tmp_path / "cache", tmp_path / "data"))
+        news().build(data_config(tmp_path / "cache", tmp_path / "data"))
     assert nothing_cached(tmp_path / "cache")
 
 
@@ -265,7 +265,7 @@ def test_real_rows_go_through_the_saved_tokenizer(real_data: Path, tmp_path: Pat
     train.sort(key=lambda row: hashlib.sha256(row[0].encode()).hexdigest())
     vocabulary = 1_009 if limit else 8_000
     builder = news(vocabulary=vocabulary, head=128, tail=384, limit=limit)
-    task = built_under_one_name(builder, place(tmp_path / "cache", real_data))
+    task = built_under_one_name(builder, data_config(tmp_path / "cache", real_data))
     assert task.name == f"ag_news (18.6k train, BPE{' 1009, limit 1009' if limit else ''})"
     tokenizer = load(task.folder / "tokenizer.json")
     rng = random.Random(1)

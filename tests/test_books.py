@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import built_under_one_name, place
+from support import built_under_one_name, data_config
 
 from lra.core.errors import UserError
 from lra.datasets.baselines import BIGRAM_WEIGHTS, bigram, unigram
@@ -50,7 +50,7 @@ def books(**changes: object) -> Books:
 
 def built(folder: Path, given: Rows | None = None, **changes: object) -> Task:
     write(folder / "data", rows() if given is None else given)
-    return books(**changes).build(place(folder / "cache", folder / "data"))
+    return books(**changes).build(data_config(folder / "cache", folder / "data"))
 
 
 def listing(task: Task) -> dict[str, list[str]]:
@@ -229,7 +229,7 @@ def check_real(task: Task, real_data: Path) -> None:
 
 
 def test_real_books_are_read_back(real_data: Path, tmp_path: Path) -> None:
-    task = built_under_one_name(books(vocabulary=263, context=32, limit=3), place(tmp_path / "cache", real_data))
+    task = built_under_one_name(books(vocabulary=263, context=32, limit=3), data_config(tmp_path / "cache", real_data))
     assert task.name == "books (context 32, vocabulary 263, limit 3)"
     check_real(task, real_data)
     assert task.baselines["bigram"] < task.baselines["unigram"] < 263
@@ -237,7 +237,7 @@ def test_real_books_are_read_back(real_data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_all_real_books_are_read_back(real_data: Path, tmp_path: Path) -> None:
-    task = books(vocabulary=5_000, context=128).build(place(tmp_path / "cache", real_data))
+    task = books(vocabulary=5_000, context=128).build(data_config(tmp_path / "cache", real_data))
     assert task.name == "books"
     assert sum(map(len, listing(task).values())) == 99
     check_real(task, real_data)

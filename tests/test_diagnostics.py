@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
-from support import builder_of, options, place, stub_task
+from support import builder_of, data_config, options, stub_task
 
 from lra.datasets.baselines import Overlap
 from lra.datasets.groups import by_size, by_value
@@ -25,7 +25,7 @@ CHANGES = {name: {"folder": "files"} for name in ("listops_files", "pathfinder_f
 def expressions(tmp_path: Path) -> tuple[ListOps, Task]:
     sizes = {"train_size": 1_009, "val_size": 53, "test_size": 307}
     builder = ListOps(**sizes, min_length=7, max_length=43, max_depth=4, max_args=5, seed=5)
-    return builder, builder.build(place(tmp_path))
+    return builder, builder.build(data_config(tmp_path))
 
 
 def builders() -> dict[str, TaskBuilder]:
@@ -112,7 +112,7 @@ def test_groups_of_repeated_expressions_and_of_a_digit(tmp_path: Path) -> None:
     for split in ("train", "val", "test"):
         (tmp_path / f"basic_{split}.tsv").write_text(text)
     builder = ListOpsFiles(folder=str(tmp_path), max_length=100)
-    groups = builder.groups(builder.build(place(tmp_path / "cache")).test)
+    groups = builder.groups(builder.build(data_config(tmp_path / "cache")).test)
     indices = {name: {value: list(rows) for value, rows in group.items()} for name, group in groups.items()}
     assert indices == {
         "root operator": {"7": [1], "MAX": [3], "SM": [0, 2]},

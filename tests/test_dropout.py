@@ -59,7 +59,7 @@ def test_padding_does_not_move_the_noise(short: tuple, long: tuple, hashed: bool
 
 
 def test_noise_of_given_columns_is_that_of_their_coordinates() -> None:
-    """As for keys of a sparse pattern, which differ from query to query."""
+    """Sparse patterns need it: their keys differ from query to query."""
     layer = Dropout(0.5).train()
     set_keys(layer, seed=1, step=0, rows=[2])
     layer.hashed = True

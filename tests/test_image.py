@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL.Image import fromarray
-from support import built_under_one_name, composed, place
+from support import built_under_one_name, composed, data_config
 
 from lra.core.errors import UserError
 from lra.datasets import hub
@@ -82,7 +82,7 @@ def test_the_hub_is_read_in_the_official_order(tmp_path: Path, monkeypatch: pyte
         return [{"img": fromarray(colours), "label": label} for label, colours in rows[split]]
 
     monkeypatch.setattr(hub, "rows", fetched)
-    task = Image(limit=None).build(place(tmp_path))
+    task = Image(limit=None).build(data_config(tmp_path))
     train = expected(rows["train"])
     assert (len(task.train), len(task.val), len(task.test)) == (32, 3, 7)
     assert (stored(task.train), stored(task.val)) == (train[:32], train[32:])
@@ -96,7 +96,7 @@ def test_the_hub_is_read_in_the_official_order(tmp_path: Path, monkeypatch: pyte
 def test_copies_say_that_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "ROWS", {"train": 100, "test": 20})  # 10 of each class
     written = as_copies(tmp_path / "data", 20)
-    task = Image(limit=None).build(place(tmp_path / "cache", tmp_path / "data"))
+    task = Image(limit=None).build(data_config(tmp_path / "cache", tmp_path / "data"))
     assert task.name == "image (JPEG copies)"
     assert "JPEG" in task.source["note"]
     assert len(task.source["sha256"]) == 4
@@ -109,7 +109,7 @@ def test_copies_say_that_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     assert sorted(stored(task.train) + stored(task.val)) == sorted(rows(*written["train"]))
     assert stored(task.test) == rows(*written["test"])
-    limited_task = Image(limit=3).build(place(tmp_path / "cache", tmp_path / "data"))
+    limited_task = Image(limit=3).build(data_config(tmp_path / "cache", tmp_path / "data"))
     assert limited_task.name == "image (JPEG copies, limit 3)"
     assert (len(limited_task.train), len(limited_task.val), len(limited_task.test)) == (3, 3, 3)
 
@@ -119,7 +119,7 @@ def test_copies_say_that_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def refused(tmp_path: Path, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
-        Image(limit=None).build(place(tmp_path / "cache", tmp_path / "data"))
+        Image(limit=None).build(data_config(tmp_path / "cache", tmp_path / "data"))
     assert "\n" not in str(error.value)
     assert not list(tmp_path.rglob("manifest.json"))
 
@@ -194,7 +194,7 @@ def grey_copies(folder: Path, split: str) -> list[tuple[bytes, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [1_009, None])
 def test_real_copies_are_read_as_plain_python_reads_them(real_data: Path, tmp_path: Path, limit: int | None) -> None:
-    task = built_under_one_name(Image(limit=limit), place(tmp_path, real_data))
+    task = built_under_one_name(Image(limit=limit), data_config(tmp_path, real_data))
     assert task.name == ("image (JPEG copies)" if limit is None else "image (JPEG copies, limit 1009)")
     train, test = (grey_copies(real_data / "cifar10_gray", split) for split in ("train", "test"))
     held = held_out(np.array([label for _, label in train]))

@@ -71,7 +71,7 @@ def results() -> dict[str, Any]:
         kept[str(path)] = strip_times(record.read(path)) | {"resumes": None}
     for path in sorted(Path().rglob(METRICS)):
         kept[str(path)] = [strip_times(json.loads(line)) for line in path.read_text().splitlines()]
-    for path in sorted([*Path().rglob(WEIGHTS), *Path("cache").rglob("*.bin")]):
+    for path in sorted([*Path().rglob(WEIGHTS), *Path("cache").rglob("*.npy")]):
         kept[str(path)] = path.read_bytes()
     return kept
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from joblib import Parallel, delayed
-from support import place
+from support import data_config
 
 from lra.core.errors import UserError
 from lra.tasks import Split, Task, no_op_progress
@@ -198,7 +198,7 @@ def test_the_end_of_an_expression_is_a_token_of_its_start() -> None:
 def test_workers_do_not_change_a_byte(tmp_path: Path) -> None:
     """Two chunks of candidates."""
     sizes = {"train_size": 5_007, "val_size": 303, "test_size": 299}
-    serial, parallel = (small(**sizes).build(place(tmp_path / str(n), workers=n)) for n in (1, 2))
+    serial, parallel = (small(**sizes).build(data_config(tmp_path / str(n), workers=n)) for n in (1, 2))
     assert serial.digest == parallel.digest
 
 
@@ -233,7 +233,7 @@ def test_only_lra_data_are_called_listops() -> None:
 
 
 def test_splits_follow_each_other_and_are_read_back(tmp_path: Path) -> None:
-    task = small().build(place(tmp_path))
+    task = small().build(data_config(tmp_path))
     tokens, offsets, labels = made(331, 5)
     assert [len(task.train), len(task.val), len(task.test)] == [211, 53, 67]
     np.testing.assert_array_equal(np.concatenate([task.train.tokens, task.val.tokens, task.test.tokens]), tokens)
@@ -293,10 +293,10 @@ def test_parentheses_are_those_of_the_generator() -> None:
 
 
 def test_files_of_the_release_are_read(tmp_path: Path) -> None:
-    task = small().build(place(tmp_path / "cache"))
+    task = small().build(data_config(tmp_path / "cache"))
     write_release(tmp_path / "files", task)
-    again = ListOpsFiles(folder=str(tmp_path / "files"), max_length=43).build(place(tmp_path / "cache"))
-    assert again.name == "listops (files)"
+    again = ListOpsFiles(folder=str(tmp_path / "files"), max_length=43).build(data_config(tmp_path / "cache"))
+    assert (again.name, again.source["rows"]["val"]) == ("listops (length 43)", 53)
     assert again.digest == task.digest
     assert again.baselines == task.baselines
 
@@ -320,14 +320,14 @@ def test_bad_files_are_refused_and_nothing_is_cached(tmp_path: Path, text: bytes
     if text is not None:
         (tmp_path / "basic_val.tsv").write_bytes(text)
     with pytest.raises(UserError, match=message):
-        ListOpsFiles(folder=str(tmp_path), max_length=100).build(place(tmp_path / "cache"))
+        ListOpsFiles(folder=str(tmp_path), max_length=100).build(data_config(tmp_path / "cache"))
     assert not list(tmp_path.rglob("manifest.json"))
 
 
 def test_a_script_without_a_guard_can_prepare_with_workers(tmp_path: Path) -> None:
     """Workers do not run it once more, which would wait for the lock that it holds."""
     (tmp_path / "script.py").write_text(
-        "from lra.datasets.from_source import in_order\nprint('once', flush=True)\n"
+        "from lra.datasets.builder import in_order\nprint('once', flush=True)\n"
         "print([*in_order(divmod, ((n, 3) for n in range(6)), workers=2)])\n"
     )
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)

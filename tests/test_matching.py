@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import built_under_one_name, of_real_data, place
+from support import built_under_one_name, data_config, of_real_data
 
 from lra.core.errors import UserError
 from lra.datasets.baselines import best_threshold
@@ -55,11 +55,11 @@ def folder(tmp_path: Path, files: dict[str, bytes], name: str = "tsv_data") -> P
 
 
 def matching(tmp_path: Path, data: Path | None, max_length: int = 97, limit: int | None = None) -> Task:
-    return Matching(max_length=max_length, limit=limit).build(place(tmp_path / "cache", data))
+    return Matching(max_length=max_length, limit=limit).build(data_config(tmp_path / "cache", data))
 
 
 def acl(tmp_path: Path, data: Path | None, max_length: int = 97, limit: int | None = None) -> Task:
-    return AclMatching(max_length=max_length, limit=limit).build(place(tmp_path / "cache", data))
+    return AclMatching(max_length=max_length, limit=limit).build(data_config(tmp_path / "cache", data))
 
 
 def assert_reads(split: Split, rows: list[tuple[bytes, bytes, bytes]], max_length: int) -> None:
@@ -146,15 +146,6 @@ def test_without_data_the_other_task_is_named(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- names and limits
 
 
-def test_only_the_published_data_have_the_plain_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = folder(tmp_path, official())
-    assert AclMatching(max_length=97, limit=5).spec.name == "acl_matching (length 97, limit 5)"
-    assert matching(tmp_path, data).name == "matching (31/13/17 examples, length 97)"
-    assert matching(tmp_path, data, 4000, limit=5).name == "matching (31/13/17 examples, limit 5)"
-    monkeypatch.setattr(Matching, "rows", (31, 13, 17))
-    assert matching(tmp_path, data, 4000).name == "matching"
-
-
 def test_a_limit_draws_rows_in_their_order(tmp_path: Path) -> None:
     rows = b"".join(b"%d\ta\tb\tone %03d\ttwo\n" % (number % 2, number) for number in range(101))
     data = folder(tmp_path, dict.fromkeys(official(), rows))
@@ -199,7 +190,7 @@ def write_acl(
 
 def test_acl_pairs_are_read_and_counted(tmp_path: Path) -> None:
     task = acl(tmp_path, write_acl(tmp_path))
-    assert task.name == "acl_matching (3/2/2 examples, length 97)"
+    assert task.source["rows"] == {"train": 3, "val": 2, "test": 2}
     assert task.train.labels.tolist() == [1, 0, 1]
     assert text_of(task.train.document(2, 1)) == "Paper 4 é".encode()
     assert set(task.source["sha256"]) == {"docs.jsonl.xz", *(f"pairs.{part}.tsv.xz" for part in ROWS)}
@@ -229,7 +220,7 @@ def test_bad_acl_files_are_named_and_nothing_is_cached(
 
 @of_real_data
 def test_the_real_acl_pairs(tmp_path: Path, real_data: Path, limit: int | None) -> None:
-    task = built_under_one_name(AclMatching(max_length=4000, limit=limit), place(tmp_path / "cache", real_data))
+    task = built_under_one_name(AclMatching(max_length=4000, limit=limit), data_config(tmp_path / "cache", real_data))
     assert task.name == ("acl_matching" if limit is None else "acl_matching (limit 1009)")
     raw = real_data / "acl_pairs"
     with lzma.open(raw / "docs.jsonl.xz", "rt", encoding="utf-8") as file:

@@ -113,6 +113,7 @@ def test_an_edited_task_and_a_replaced_file_make_new_data(cli: Commands) -> None
     trained()
     Path("words.txt").write_text("even")
     edit("tsk.py", "int(row[0])", 'int(row[0]) ^ len(Path("words.txt").read_text()) % 2')
+    edit("tsk.py", "return []", 'return [Path("words.txt")]')
     trained()
     Path("words.txt").write_text("odd")
     refused(cli, *words, "out=o", because="the data of tsk (length 23) have changed")

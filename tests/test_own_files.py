@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import Commands, composed, place
+from support import Commands, composed, data_config
 
 from lra.cli import prepare, train
 from lra.config import configure
@@ -56,7 +56,7 @@ def builder(data: object, **changes: object) -> Files:
 
 
 def task_of(folder: Path, data: object, **changes: object) -> Task:
-    return builder(data if isinstance(data, dict) else str(data), **changes).build(place(folder / "cache"))
+    return builder(data if isinstance(data, dict) else str(data), **changes).build(data_config(folder / "cache"))
 
 
 def texts(task: Task, split: str) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pathfinder_loops as loops
 import pytest
 from goodness import Pictures, compared
-from support import builder_of, place
+from support import builder_of, data_config
 
 from lra.core.errors import UserError
 from lra.tasks import Task
@@ -167,7 +167,7 @@ def test_a_block_is_a_function_of_seed_and_number() -> None:
 
 def test_a_block_has_the_bytes_that_it_had() -> None:
     """On every machine."""
-    content = drawn().pixels.tobytes() + drawn().known.astype("<i8").tobytes()
+    content = drawn().pixels.tobytes() + drawn().attributes.astype("<i8").tobytes()
     assert hashlib.sha256(content).hexdigest()[:16] == "7893d0b057aaa893"
 
 
@@ -176,9 +176,11 @@ def test_pictures_have_both_labels_full_scale_and_two_markers() -> None:
     assert images.pixels.shape == (snakes.BLOCK, 17, 17) and images.pixels.dtype == np.uint8
     assert 0.4 < images.labels.mean() < 0.6
     assert (images.pixels.max(axis=(1, 2)) == 255).all() and (images.pixels.min(axis=(1, 2)) == 0).all()
-    assert set(images.known[:, 1]) == {1, 2}
+    assert set(images.attributes[:, 1]) == {1, 2}
     same = images.labels == 1
-    assert (images.known[same, 0] <= images.known[same, 2] + 1).all(), "no path is shorter than the straight line"
+    assert (images.attributes[same, 0] <= images.attributes[same, 2] + 1).all(), (
+        "no path is shorter than the straight line"
+    )
 
 
 def test_mended_pictures_miss_no_first_direction() -> None:
@@ -208,7 +210,7 @@ def test_the_settings_of_lra_have_the_published_names(option: str) -> None:
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return builder_of("pathfinder", **SMALL, **SIZES, fixed_generator=True).build(
-        place(tmp_path_factory.mktemp("cache"))
+        data_config(tmp_path_factory.mktemp("cache"))
     )
 
 
@@ -221,21 +223,21 @@ def test_a_prepared_task_holds_the_blocks_in_order_as_bytes(task: Task) -> None:
         assert split.tokens.dtype == np.uint8
         assert (split.pad(rows, 289) == pixels[start : start + size].reshape(size, -1) + np.uint16(1)).all()
         assert (split.labels == labels[start : start + size]).all()
-        assert (split.known == known[start : start + size].ravel()).all()
+        assert (split.attributes == known[start : start + size].ravel()).all()
         assert (split.document(7) == split.pad(rows[7:8], 289)[0]).all()
         start += size
     assert set(task.baselines) == {"majority class", "distance of the markers", "nearest centroid"}
 
 
 def test_groups_and_guesses_say_what_is_known(task: Task) -> None:
-    known = task.test.known.reshape(-1, 3)
+    known = task.test.attributes.reshape(-1, 3)
     groups = builder_of("pathfinder", **SMALL, **SIZES, fixed_generator=True).groups(task.test)
     assert set(groups) == {"marker distance", "distractors placed", "path length", "length", "class"}
     for value, rows in groups["distractors placed"].items():
         assert set(known[rows, 1]) == {int(value)}
     guesses = builder_of("pathfinder", **SMALL, **SIZES, fixed_generator=True).baseline_predictions(task)
     for row, guess in enumerate(guesses[:11]):
-        near = task.train.labels[task.train.known.reshape(-1, 3)[:, 0] == known[row, 0]]
+        near = task.train.labels[task.train.attributes.reshape(-1, 3)[:, 0] == known[row, 0]]
         assert guess == (2 * near.sum() > len(near)), row
     assert task.baselines["distance of the markers"] == pytest.approx(100 * np.mean(guesses == task.test.labels))
 
@@ -257,7 +259,7 @@ def test_nearest_centroid_is_what_explicit_distances_give(task: Task) -> None:
 )
 def test_impossible_designs_are_refused(tmp_path: Path, changes: dict, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        builder_of("pathfinder", **changes).build(place(tmp_path))
+        builder_of("pathfinder", **changes).build(data_config(tmp_path))
     assert message in str(caught.value)
 
 
@@ -274,7 +276,8 @@ def test_snakes_without_room_are_given_up(monkeypatch: pytest.MonkeyPatch) -> No
 def test_two_workers_make_the_same_bytes(tmp_path: Path) -> None:
     sizes = {"train_size": 1_601, "val_size": 211, "test_size": 199}
     first, second = (
-        builder_of("pathfinder", **sizes).build(place(tmp_path / str(workers), workers=workers)) for workers in (1, 2)
+        builder_of("pathfinder", **sizes).build(data_config(tmp_path / str(workers), workers=workers))
+        for workers in (1, 2)
     )
     assert first.digest == second.digest
 
@@ -289,6 +292,6 @@ def test_the_distribution_is_that_of_one_image_after_the_other() -> None:
         np.stack([picture.pixels for picture in pictures]),
         np.array([[round(picture.distance), picture.placed, round(picture.path)] for picture in pictures]),
     )
-    ours = Pictures(*(np.concatenate([getattr(block, name) for block in blocks]) for name in ("pixels", "known")))
+    ours = Pictures(*(np.concatenate([getattr(block, name) for block in blocks]) for name in ("pixels", "attributes")))
     assert compared(theirs, ours) >= 0.01
     assert 0.47 < np.mean([picture.label for picture in pictures]) < 0.53

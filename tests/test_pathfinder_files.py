@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support import place
+from support import data_config
 
 from lra.core.errors import UserError
 from lra.tasks import Task
@@ -19,7 +19,7 @@ N = FILES * EACH
 
 
 def build(folder: Path, *, window: int = SIDE, split: str = "order") -> Task:
-    return PathfinderFiles(folder=str(folder), window=window, split=split).build(place(folder.parent / "cache"))
+    return PathfinderFiles(folder=str(folder), window=window, split=split).build(data_config(folder.parent / "cache"))
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_the_split_of_the_s4_family_is_pytorchs(release: Path, pictures: np.ndar
 def test_an_empty_picture_is_named_and_left_out(
     release: Path, pictures: np.ndarray, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LRA's release has one; the task is the same under every spelling of its folder."""
+    """LRA's release has an empty picture. However the folder is spelt, the task is the same."""
     (release / "imgs/0/sample_172.png").write_bytes(b"")
     lines = release / "metadata/0.npy"
     lines.write_text(lines.read_text() + "imgs/0 sample_172.png 172 1 1.8 6 2 5 1 1 1\n")

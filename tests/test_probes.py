@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import accumulate, builder_of, model_of, place
+from support import accumulate, builder_of, data_config, model_of
 from torch.nn.functional import cross_entropy
 
 from lra.core.errors import UserError
@@ -45,7 +45,7 @@ def probe(name: str, **changes: object) -> Probe:
 
 
 def task_of(name: str, cache: Path, **changes: object) -> Task:
-    return probe(name, **changes).build(place(cache))
+    return probe(name, **changes).build(data_config(cache))
 
 
 @pytest.fixture(params=PROBES)
@@ -62,7 +62,7 @@ def rows(*splits: PositionLabels) -> list[Row]:
     for split in splits:
         for example in range(len(split)):
             span = slice(split.ends[example], split.ends[example + 1])
-            answers = dict(zip(split.places[span].tolist(), split.labels[span].tolist(), strict=True))
+            answers = dict(zip(split.positions[span].tolist(), split.labels[span].tolist(), strict=True))
             examples.append((split.document(example).tolist(), answers))
     return examples
 
@@ -225,7 +225,7 @@ def test_the_bytes_of_a_seed_are_known(built: tuple[Probe, Task], tmp_path: Path
     """The same on every machine and with any number of workers; a change is a new version of the task."""
     builder, task = built
     assert task.digest[:12] == DIGESTS[builder.name]
-    assert builder.build(place(tmp_path, workers=2)).digest == task.digest
+    assert builder.build(data_config(tmp_path, workers=2)).digest == task.digest
 
 
 def test_more_examples_leave_the_earlier_ones(cache: Path) -> None:
@@ -335,7 +335,7 @@ def test_scored_positions_by_hand() -> None:
         "index": np.arange(3),
         "labels": np.array([7, 3, 1, 4, 2], dtype=np.uint16),
         "ends": np.array([0, 2, 2, 5]),
-        "places": np.array([1, 4, 0, 2, 3]),
+        "positions": np.array([1, 4, 0, 2, 3]),
     }
     split, chosen = PositionLabels(**known), np.array([2, 1, 0])
     assert (len(split), split.documents) == (3, 1)

@@ -8,11 +8,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from support import place
+from support import data_config
 
 from lra.core.errors import UserError
-from lra.datasets import from_source, readers
-from lra.datasets.from_source import Source
+from lra.datasets import cache, readers
+from lra.tasks.listops import ListOpsFiles
 
 DATA = b"raw data of 23 bytes, a"
 
@@ -22,7 +22,6 @@ def test_lines_of_compressed_files(tmp_path: Path, end: str, pack: Callable) -> 
     path = tmp_path / f"raw.tsv{end}"
     path.write_bytes(pack(b"one\r\ntwo\n\nlast"))
     assert list(readers.lines(path)) == [(f"{path}:{n}", line) for n, line in ((1, b"one"), (2, b"two"), (4, b"last"))]
-    assert readers.count(path) == 3
     if end:
         path.write_bytes(path.read_bytes()[:-9])
         with pytest.raises(UserError, match=f"raw.tsv{end}: not readable: "):
@@ -51,18 +50,20 @@ def test_a_line_that_is_no_row(tmp_path: Path, line: bytes, message: str) -> Non
 def test_a_path_is_as_typed_or_below_the_data_folder(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "raw" / "inner").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    at = place(tmp_path, tmp_path / "raw")
+    builder = ListOpsFiles(folder="", max_length=1).at(data_config(tmp_path, tmp_path / "raw"))
     for typed in ("inner", "./inner/", "raw/inner", f"{tmp_path}/raw/inner"):
-        assert from_source.located(at, typed, key).samefile(tmp_path / "raw" / "inner")
+        assert builder.located(typed, key).samefile(tmp_path / "raw" / "inner")
     with pytest.raises(UserError, match=f"^task.{key}: other: no such file or folder here or in LRA_DATA"):
-        from_source.located(at, "other", key)
+        builder.located("other", key)
 
 
 # ---------------------------------------------------------------- stored digests
 
 
 def digests(*paths: Path) -> dict[str, str]:
-    return Source(name="", read=list, files=[*paths]).sha256(place(paths[0].parent / "cache"))
+    builder = ListOpsFiles(folder="", max_length=1).at(data_config(paths[0].parent / "cache"))
+    builder.files = lambda: [*paths]
+    return cache.raw_sha256(builder)
 
 
 def test_files_are_named_below_the_folder_that_they_share(tmp_path: Path) -> None:

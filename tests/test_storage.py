@@ -5,25 +5,53 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import place, spec
+from support import data_config, spec
 
 from lra.core.errors import UserError
-from lra.datasets.cache import MANIFEST, Writer, prepared
+from lra.datasets.cache import MANIFEST, Writer
 from lra.datasets.splits import LMWindows, seen
-from lra.tasks import Task
+from lra.tasks import Task, TaskBuilder, TaskSpec
 
 Make = Callable[[dict[str, Writer], Path], Any]
 
 
-def stored(cache: Path, make: Make, *, raw: Any = None, **kind: Any) -> Task:
+@dataclass
+class Stub(TaskBuilder):
+    """Examples that `make` writes."""
+
+    make: Make
+    number: Any
+    kind: dict[str, Any]
+    scores: dict[str, Any] | None = None
+    validates_on_test: bool = False
+    paths: list[Path] = field(default_factory=list)
+
+    @property
+    def spec(self) -> TaskSpec:
+        return spec(**self.kind)
+
+    def identity(self) -> dict[str, Any]:
+        return {"task": "stub", "number": self.number}
+
+    def write(self, writers: dict[str, Writer], folder: Path) -> Any:
+        return self.make(writers, folder)
+
+    def files(self) -> list[Path]:
+        return self.paths
+
+    def baselines(self, splits: dict[str, Any]) -> dict[str, Any]:
+        return {"one": len(splits["train"])} if self.scores is None else self.scores
+
+
+def stored(cache: Path, make: Make, *, number: Any = None, **kind: Any) -> Task:
     """The task `stub`, whose examples `make` writes."""
-    identity = {"task": "stub", "raw": raw}
-    return prepared(place(cache), spec(**kind), identity, make, lambda splits: {"one": float(len(splits["train"]))})
+    return Stub(make, number, kind).build(data_config(cache))
 
 
 def build(cache: Path, log: Path, examples: int = 5) -> Task:
@@ -35,7 +63,7 @@ def build(cache: Path, log: Path, examples: int = 5) -> Task:
                 writers[split].add(number, np.arange(3 * number + 1, 3 * number + 4))
         return "made up"
 
-    return stored(cache, make, raw=examples)
+    return stored(cache, make, number=examples)
 
 
 def test_is_built_once_and_mapped(tmp_path: Path) -> None:
@@ -71,6 +99,24 @@ def test_examples_agree_with_the_facts(
         stored(tmp_path, make, **kind)
 
 
+def test_data_are_prepared_again_when_a_named_file_changes(tmp_path: Path) -> None:
+    """And not when it is written again with the same content."""
+    raw = tmp_path / "raw.txt"
+
+    def make(writers: dict[str, Writer], folder: Path) -> str:
+        for writer in writers.values():
+            writer.add(0, np.array([int(word) for word in raw.read_text().split()]))
+        return "made up"
+
+    def digest(text: str) -> str:
+        raw.write_text(text)
+        return Stub(make, 0, {}, paths=[raw]).build(data_config(tmp_path / "cache")).digest
+
+    first, changed, same = digest("1 2"), digest("1 3"), digest("1 2")
+    assert (first == same, first == changed) == (True, False)
+    assert len(list((tmp_path / "cache" / "stub").glob("*/manifest.json"))) == 2
+
+
 # ---------------------------------------------------------------- several builders, and killed ones
 
 
@@ -96,7 +142,7 @@ def test_a_killed_builder_is_taken_over(tmp_path: Path) -> None:
         time.sleep(60)
         return "never"
 
-    job = context.Process(target=stored, args=(tmp_path, stall), kwargs={"raw": 5})
+    job = context.Process(target=stored, args=(tmp_path, stall), kwargs={"number": 5})
     job.start()
     assert started.wait(30)
     job.kill()
@@ -112,7 +158,7 @@ def test_a_failing_build_leaves_nothing(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "stub").iterdir() if not path.name.endswith(".lock")]
 
 
-@pytest.mark.parametrize("name", ["val.labels.bin", "test.tokens.bin", MANIFEST])
+@pytest.mark.parametrize("name", ["val.labels.npy", "test.tokens.npy", MANIFEST])
 def test_a_damaged_cache_is_refused(tmp_path: Path, name: str) -> None:
     """In one line, and nothing is built in its place."""
     path = build(tmp_path, tmp_path / "log").folder / name
@@ -135,8 +181,7 @@ def test_a_document_is_stored_once(tmp_path: Path) -> None:
             writers[split].add(1, c, a)
         return "made up"
 
-    known = spec(documents=2)
-    task = prepared(place(tmp_path), known, {"task": "stub"}, make, lambda splits: {}, validates_on_test=True)
+    task = Stub(make, 0, {"documents": 2}, validates_on_test=True).build(data_config(tmp_path))
     assert task.train.tokens.tolist() == [3, 1, 2]
     expected = [[0, 0, 0], [3, 1, 0], [3, 1, 0], [2, 0, 0], [2, 0, 0], [0, 0, 0]]
     assert task.train.pad(np.array([2, 0, 1]), 3).tolist() == expected
@@ -212,6 +257,6 @@ def test_a_baseline_that_is_not_finite_is_left_out(tmp_path: Path, capfd: pytest
         return "made up"
 
     values = {"good": np.float32(50), "bad": float("nan"), "worse": np.inf}
-    task = prepared(place(tmp_path), spec(), {"task": "stub"}, make, lambda _: values)
+    task = Stub(make, 0, {}, scores=values).build(data_config(tmp_path))
     assert (task.baselines, task.best_baseline) == ({"good": 50.0}, ("good", 50.0))
     assert "stub: the baseline 'bad' is nan; it is left out" in capfd.readouterr().err

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import built_under_one_name, of_real_data, place
+from support import built_under_one_name, data_config, of_real_data
 
 from lra.core.errors import UserError
 from lra.datasets import hub
@@ -68,7 +68,7 @@ def stored(split: Split) -> list[tuple[list[int], int]]:
 
 def built(folder: Path, reviews: Reviews, **changes: Any) -> Task:
     as_json_lines(folder / "data", reviews)
-    return imdb(**changes).build(place(folder / "cache", folder / "data"))
+    return imdb(**changes).build(data_config(folder / "cache", folder / "data"))
 
 
 def test_every_source_of_the_same_data_has_the_same_digest(
@@ -80,9 +80,9 @@ def test_every_source_of_the_same_data_has_the_same_digest(
     tasks = []
     for write in (as_json_lines, as_compressed_json_lines):
         write(tmp_path / write.__name__, reviews)
-        tasks.append(imdb().build(place(tmp_path / f"cache {write.__name__}", tmp_path / write.__name__)))
+        tasks.append(imdb().build(data_config(tmp_path / f"cache {write.__name__}", tmp_path / write.__name__)))
     monkeypatch.setattr(hub, "rows", from_hub)
-    tasks.append(imdb().build(place(tmp_path / "cache")))
+    tasks.append(imdb().build(data_config(tmp_path / "cache")))
     assert len({task.digest for task in tasks}) == 1
     assert stored(tasks[0].train) == expected(reviews["train"], 37)
     assert stored(tasks[0].test) == expected(reviews["test"], 37)
@@ -99,11 +99,9 @@ def test_a_data_folder_that_is_none_is_refused(tmp_path: Path, data_dir: str) ->
         DataConfig.of(settings, lambda done, total: None)
 
 
-def test_only_the_published_data_are_called_text(tmp_path: Path, reviews: Reviews) -> None:
-    assert imdb(max_length=4000, validation="holdout").spec.name == "text"
-    assert imdb(max_length=1000, limit=300).spec.name == "text (length 1000, limit 300)"
+def test_the_record_has_the_number_of_reviews(tmp_path: Path, reviews: Reviews) -> None:
     few = {"train": reviews["train"][:23], "test": reviews["test"][:19]}
-    assert built(tmp_path, few, max_length=4000).name == "text (23/19 examples)"
+    assert built(tmp_path, few, limit=7).source["rows"] == {"train": 23, "test": 19}
 
 
 def test_holdout_is_a_tenth_of_each_class_of_train(tmp_path: Path, reviews: Reviews) -> None:
@@ -143,7 +141,7 @@ def test_baselines_of_texts_that_a_word_decides(tmp_path: Path, reviews: Reviews
 
 def refused(tmp_path: Path, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
-        imdb().build(place(tmp_path / "cache", tmp_path / "data"))
+        imdb().build(data_config(tmp_path / "cache", tmp_path / "data"))
     assert "\n" not in str(error.value)
     assert not list(tmp_path.rglob("manifest.json"))
 
@@ -186,7 +184,7 @@ def plain(path: Path) -> list[tuple[bytes, int]]:
 
 @of_real_data
 def test_real_reviews_are_read_as_plain_python_reads_them(real_data: Path, tmp_path: Path, limit: int | None) -> None:
-    task = built_under_one_name(imdb(max_length=4000, limit=limit), place(tmp_path, real_data))
+    task = built_under_one_name(imdb(max_length=4000, limit=limit), data_config(tmp_path, real_data))
     assert task.name == ("text" if limit is None else "text (limit 1009)")
     for split in ("train", "test"):
         rows = plain(real_data / "imdb" / f"{split}.jsonl.xz")

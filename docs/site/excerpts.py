@@ -1,10 +1,8 @@
 """Tables of kept results for blocks of cog in Markdown pages."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping
 from functools import cache
-from itertools import count
 from math import prod
 from pathlib import Path
 from statistics import median
@@ -12,130 +10,85 @@ from typing import Any
 
 import pandas as pd
 
-import lra
 from lra.config.compose import options
 from lra.core.files import read_yaml
 from lra.core.paths import conf_dir
 from lra.records.runs import Run, read_runs
+from lra.reports import Report
 from lra.reports.published import Published
-from lra.reports.render import markdown, p_value
+from lra.reports.render import markdown
+from lra.reports.tables import Footnotes, mean_sd, number
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
-SOURCE = "SimpleTRON v4"
 MISSING = "–"
+TASKS = {"text": "text", "matching": "matching", "listops": "ListOps"}  # of Table 1
+PAPER = ("Transformer", "Linear ELU", "Simple", "Simple-Res", "Simple-ResL")
 
 Filter = Mapping[str, Any]
-"""Values by column of `lra.load(folder).table`; also `row` (system without settings), `folder` and `show`."""
+"""Values by column of a report's cells; also `row` (system without settings), `folder` and `show`, a key of SHOW."""
 
 
-def crosstab(rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: str = "system") -> str:
+def crosstab(rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: str = "system", note: str = "") -> str:
     """Return a Markdown table with a cell for each row and column.
 
     Args:
-        rows, columns: a filter by label; a cell prints the one line of a results table that matches both.
+        rows, columns: a filter by label; a cell shows the one line of a results table that matches both. A column with
+            `published` shows the published numbers of that task.
         corner: the header of the labels.
+        note: a sentence below the footnotes.
 
     Raises:
         ValueError: no line, or several lines, match a cell; `optional=True` in a filter allows none.
     """
-    notes: dict[str, str] = {}
+    notes = Footnotes()
     cells = [[label, *(_cell({**column, **row}, notes) for column in columns.values())] for label, row in rows.items()]
     table = markdown(pd.DataFrame(cells, columns=[corner, *columns]), left=1)
-    footnotes = "  \n".join(f"{letter}: {note}." for note, letter in notes.items())
-    return "\n".join(["", table, "", *([footnotes, ""] if notes else [])])
+    below = [*(f"{letter}: {text}." for text, letter in notes.letters.items()), *filter(None, [note])]
+    return "\n".join(["", table, "", *(["  \n".join(below), ""] if below else [])])
 
 
-def baselines(folder: str, **columns: Filter) -> dict[str, dict[str, float]]:
-    """Return the trivial baselines by name and column."""
-    from lra.reports import Report
-
-    cells = Report(RESULTS / folder).cells
-    known = cells[cells.kind == "baseline"]
-    found: dict[str, dict[str, float]] = {}
-    for column, wanted in columns.items():
-        for line in _matching(known, wanted).to_dict("records"):
-            found.setdefault(line["system"].removeprefix("baseline: "), {})[column] = line["mean"]
-    return found
-
-
-PAPER = ("Transformer", "Linear ELU", "Simple", "Simple-Res", "Simple-ResL")
-PROBES = ("Recall, 12 pairs", "Copy, 12 of 48", "Parity, 16 bits", "Compose, 6 of S3", "Compose, 16 of S3")
-OLDER = (*PAPER, "S4D", "Convolution")
-NEWER = ("Transformer", "RoFormer", "Mega", "Mamba-2", "GLA", "Gated DeltaNet", "RWKV-7", "mLSTM", "Based", "Hyena")
-
-
-def solved(folder: str, systems: Iterable[str], tasks: Iterable[str] = PROBES) -> str:
-    """Return a table of the seeds that reached the goal, by system and task."""
-    rows = {name: {"system": name, "folder": folder} for name in systems}
-    return crosstab(rows, {task: {"short": task, "show": "solved"} for task in tasks})
+def table1() -> str:
+    """Return Table 1: published accuracies and ours by system, a convolution and trivial baselines below them."""
+    ours = _cells("table1_narrow")
+    columns: dict[str, Filter] = {}
+    for task, title in TASKS.items():
+        columns[f"{title}, published"] = {"published": task}
+        if (trained := ours[(ours.task == task) & (ours.kind == "system")]).size:
+            [seeds] = trained.n.unique()
+            columns[f"{title}, ours (n = {seeds:.0f})"] = {"folder": "table1_narrow", "task": task, "optional": True}
+    trivial = ours[
+        (ours.kind == "baseline") & (ours.system != "root operator")
+    ].system  # "first three tokens" is better
+    rows = {name: {"system": name} for name in (*PAPER, "Convolution")}
+    rows |= {f"*baseline: {name}*": {"system": name} for name in trivial}
+    means = ", ".join(f"{title} {_published('Simple', task, 'mean')}" for task, title in TASKS.items())
+    return crosstab(rows, columns, note=f"Published means of Simple over five seeds: {means}.")
 
 
-def table1(folder: str = "table1_narrow", extra: Iterable[str] = ("Convolution",), protocol: str = "strict") -> str:
-    """Return Table 1: published and own accuracies by system, and below them `extra` systems and trivial baselines."""
-    published = next(source for source in Published().sources if source.name == SOURCE)
-    titles = {"text": "text", "matching": "matching", "listops": "ListOps"}
-    table = _table(folder)
-    trained = [task for task in titles if (table.task == task).any()]
-    notes: dict[str, str] = {}
-    header = ["system"]
-    shown = {}
-    for task, title in titles.items():
-        header.append(f"{title}, published")
-        if task in trained:
-            seeds = table[(table.task == task) & (table.protocol == protocol)].n
-            same = seeds.nunique() == 1
-            shown[task] = "mean_sd" if same else "mean_sd_n"
-            header.append(f"{title}, ours (n = {seeds.iloc[0]:.0f})" if same else f"{title}, ours")
-    lines = []
-    for system in (*PAPER, *extra):
-        line = [system]
-        for task in titles:
-            number = published.number(system, task)
-            line.append(MISSING if number is None else f"{number:.2f}")
-            if task in trained:
-                wanted = {"folder": folder, "task": task, "protocol": protocol, "system": system, "optional": True}
-                line.append(_cell({**wanted, "show": shown[task]}, notes))
-        lines.append(line)
-    found = baselines(folder, **{task: {"task": task, "protocol": protocol} for task in trained})
-    for name, values in found.items():
-        if name == "root operator":  # weaker than the first three tokens
-            continue
-        line = [f"*baseline: {name}*"]
-        for task in titles:
-            line += [MISSING, *([f"{values[task]:.2f}" if task in values else MISSING] if task in trained else [])]
-        lines.append(line)
-    footnotes = [f"{letter}: {note}.  " for note, letter in notes.items()]
-    means = ", ".join(f"{titles[task]} {published.number('Simple', task, 'mean'):.2f}" for task in titles)
-    footnotes.append(f"Published means of Simple over five seeds: {means}.")
-    return "\n".join(["", markdown(pd.DataFrame(lines, columns=header), left=1), "", *footnotes, ""])
-
-
-def trivial(folder: str = "table1_narrow") -> str:
+def trivial() -> str:
     """Return how many published rows of Table 1 the best trivial baselines beat."""
-    published = next(source for source in Published().sources if source.name == SOURCE)
-    beaten = {}
-    for task, name in (("listops", "first three tokens"), ("text", "bag of words")):
-        score = baselines(folder, own={"task": task})[name]["own"]
-        rows = [numbers[task] for system, numbers in published.best.items() if task in numbers and system != "Random"]
-        beaten[task] = f"{sum(number < score for number in rows)} of {len(rows)} published systems"
+    beaten, published = {}, Published().sources[0].best
+    for column in Report(RESULTS / "table1_narrow").columns:
+        (name, score), task = column.best_baseline, column.task
+        rows = [numbers[task] for system, numbers in published.items() if task in numbers and system != "Random"]
+        beaten[name] = f"{sum(value < score for value in rows)} of {len(rows)} published systems"
     return (
-        f"\nA lookup table on the first three tokens beats {beaten['listops']} on ListOps, and a bag of words "
-        f"{beaten['text']} on text.\n"
+        f"\nA lookup table on the first three tokens beats {beaten['first three tokens']} on ListOps, "
+        f"and a bag of words {beaten['bag of words']} on text.\n"
     )
 
 
-def demo(folder: str = "demo") -> str:
+def demo() -> str:
     """Return the lines that `scripts/demo.sh` prints below its table's command, and the origin of the numbers."""
-    columns = ["system", "mean", "sd", "seeds", "p_holm"]
-    table = _table(folder)[columns].to_string(index=False, float_format="%.2f", na_rep="-")
-    origin = read_runs(RESULTS / folder)[0].record.provenance
-    name, best = max(
-        ((name, each["demo"]) for name, each in baselines(folder, demo={}).items()), key=lambda each: each[1]
-    )
+    report = Report(RESULTS / "demo")
+    cells = report.cells[report.cells.kind == "system"][["system", "mean", "sd", "seeds", "p_holm"]]
+    origin, [column] = report.runs[0].record.provenance, report.columns
+    name, score = column.best_baseline
+    table = cells.to_string(index=False, float_format="%.2f", na_rep="-")
     return (
         f"\n```text\n{table}\n```\n\nThese [runs](results/demo/README.md) used one {origin.cpu} "
-        f"(family/model/stepping {origin.cpu_model}), commit {origin.commit[:8]}.\n"
-        f"Another processor may round differently. The best baseline, {name}, scores {best:.2f}.\n"
+        f"(family/model/stepping {origin.cpu_model}), commit {origin.commit[:8]}.\nAnother processor may round "
+        f"differently. The best baseline, {name}, scores {score:.2f}.\n"
     )
 
 
@@ -143,35 +96,27 @@ def scales() -> str:
     """Return the commands of Table 1 by scale, with the runs of each sweep and the times of the kept runs."""
     small = read_runs(RESULTS / "table1_small")
     narrow = [run for run in read_runs(RESULTS / "table1_narrow") if "H200" in run.record.provenance.device]
-    started = min(datetime.fromisoformat(run.record.provenance.started) for run in narrow)
-    finished = max(datetime.fromisoformat(run.record.provenance.finished) for run in narrow)
-    minutes = (finished - started).total_seconds() / 60
-    at_once = f"{len(narrow)} runs at once took {minutes:.0f} min on an H200, {_hours(narrow):.1f} h in sum"
-    launcher = " hydra/launcher=joblib hydra.launcher.n_jobs=24"
+    times = [pd.Timestamp(getattr(run.record.provenance, key)) for run in narrow for key in ("started", "finished")]
+    minutes = (max(times) - min(times)).total_seconds() / 60
+    small_time = f"{len(small)} runs took {_hours(small):.1f} core hours"
+    narrow_time = f"{len(narrow)} runs at once took {minutes:.0f} min on an H200, {_hours(narrow):.1f} h in sum"
     lines = (
-        (
-            "small: short inputs",
-            "table1_small",
-            "",
-            "two cores",
-            f"{len(small)} runs took {_hours(small):.1f} core hours",
-        ),
-        ("narrow: width 64", "table1_narrow", launcher, "GPU", at_once),
+        ("[small: short inputs](results/table1_small/README.md)", "table1_small", "", "two cores", small_time),
+        ("[narrow: width 64](results/table1_narrow/README.md)", "table1_narrow",
+         " hydra/launcher=joblib hydra.launcher.n_jobs=24", "GPU", narrow_time),
         ("published", "table1", "", "GPU", "[not trained yet](docs/clusters.md#table-1-on-a-rented-gpu)"),
-    )
+    )  # fmt: skip
     table = ["", "| scale | command | runs | hardware | time of the kept runs |", "|---|---|---:|---|---|"]
     for scale, name, words, hardware, time in lines:
-        known = f"[{scale}](results/{name}/README.md)" if (RESULTS / name).exists() else scale
         command = f"lra-train experiment={name}{words} max_hours=null"
-        table.append(f"| {known} | `{command}` | {_planned(name)} | {hardware} | {time} |")
+        table.append(f"| {scale} | `{command}` | {_planned(name)} | {hardware} | {time} |")
     return "\n".join([*table, ""])
 
 
 def speed() -> str:
     """Return how many times as fast as plain PyTorch a step of Simple is, over text, matching and ListOps."""
     steps = json.loads((RESULTS / "bench" / "bench.json").read_text())["measurements"]
-    ours = [steps[f"step_{task}"]["results"][1] for task in ("text", "matching", "listops")]
-    times = sorted(1 / median(each["ratio"]) for each in ours)
+    times = sorted(1 / median(steps[f"step_{task}"]["results"][1]["ratio"]) for task in TASKS)
     return f"On one core Simple trained {times[0]:.1f} to {times[-1]:.1f} times as fast per step as in plain PyTorch"
 
 
@@ -181,56 +126,44 @@ def _planned(experiment: str) -> int:
     return prod(len(options(key) if value == "glob(*)" else str(value).split(",")) for key, value in swept.items())
 
 
-def _hours(runs: Sequence[Run]) -> float:
+def _hours(runs: list[Run]) -> float:
     return sum(sum(run.record.seconds.values()) for run in runs) / 3600
 
 
 @cache
-def _table(folder: str) -> pd.DataFrame:
-    table = lra.load(str(RESULTS / folder)).table
-    return table.assign(row=table.system.str.partition(" (")[0])
+def _cells(folder: str) -> pd.DataFrame:
+    cells = Report(RESULTS / folder).cells
+    return cells.assign(row=cells.system.str.partition(" (")[0])
 
 
-def _matching(table: pd.DataFrame, wanted: Filter) -> pd.DataFrame:
-    for column, value in wanted.items():
-        table = table[table[column] == value]
-    return table
+def _published(system: str, task: str, which: str = "best") -> str:
+    return number(Published().sources[0].number(system, task, which)) or MISSING
 
 
-def _cell(wanted: dict[str, Any], notes: dict[str, str]) -> str:
+def _cell(wanted: dict[str, Any], notes: Footnotes) -> str:
+    """Return the text of a cell, with a mark if seeds are at the majority class."""
+    if "published" in wanted:
+        return _published(wanted["system"], wanted["published"])
     show, optional = wanted.pop("show", "mean_sd"), wanted.pop("optional", False)
-    lines = _matching(_table(wanted.pop("folder")), wanted).to_dict("records")
-    if optional and not lines:
+    cells = _cells(wanted.pop("folder"))
+    for column, value in wanted.items():
+        cells = cells[cells[column] == value]
+    if optional and cells.empty:
         return MISSING
-    if len(lines) != 1:
-        raise ValueError(f"{len(lines)} lines match {wanted}")
-    return SHOW[show](lines[0]) + _mark(lines[0], notes)
-
-
-def _mark(line: dict[str, Any], notes: dict[str, str]) -> str:
-    """Return the footnote mark of a cell with seeds at the majority class."""
-    if not line["majority_class"]:
-        return ""
-    note = f"{line['majority_class']:.0f} of {line['n']:.0f} seeds no better than the majority class"
-    letter = notes.setdefault(note, next(chr(97 + i) for i in count() if chr(97 + i) not in notes.values()))
-    return f"<sup>{letter}</sup>"
-
-
-def _difference(line: dict[str, Any]) -> str:
-    if pd.isna(line["difference"]):
-        return "reference"
-    return f"{line['difference']:+.2f} [{line['difference_low']:.2f}, {line['difference_high']:.2f}]"
-
-
-def _solved(line: dict[str, Any]) -> str:
-    return f"{line['solved']:.0f} of {line['n']:.0f}"
+    if len(cells) != 1:
+        raise ValueError(f"{len(cells)} lines match {wanted}")
+    line = cells.iloc[0]
+    at_majority = f"{line.majority_class:.0f} of {line.n:.0f} seeds no better than the majority class"
+    return SHOW[show](line) + notes.mark([at_majority] if line.majority_class > 0 else [])
 
 
 SHOW = {
-    "mean_sd": lambda line: f"{line['mean']:.2f} ± {line['sd']:.2f}",
-    "mean_sd_n": lambda line: f"{line['mean']:.2f} ± {line['sd']:.2f} (n = {line['n']:.0f})",
-    "difference": _difference,
-    "p": lambda line: MISSING if pd.isna(line["p_holm"]) else p_value(line["p_holm"]),
-    "solved": _solved,
-    "parameters": lambda line: f"{line['parameters']:,.0f}",
+    "mean_sd": lambda line: mean_sd(line["mean"], line.sd),
+    "difference": lambda line: (
+        "reference"
+        if pd.isna(line.difference)
+        else (f"{line.difference:+.2f} [{line.difference_low:.2f}, {line.difference_high:.2f}]")
+    ),
+    "solved": lambda line: f"{line.solved:.0f} of {line.n:.0f}",
+    "parameters": lambda line: f"{line.parameters:,.0f}",
 }

@@ -1,139 +1,199 @@
-"""Hooks of mkdocs: the files and the navigation of the site."""
+"""Hooks of MkDocs: the repository's Markdown files at their own paths, and pages from templates."""
 
+import json
+import os
 import re
+import tempfile
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from textwrap import indent
 
-import attentions
 import excerpts
-import studies
-import tasks
+import nbformat
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib.figure import Figure
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from nbclient import NotebookClient
 
-import notebooks
+import lra
+from lra.config.compose import compose, options
+from lra.core.paths import conf_dir
+from lra.records.names import PAGE, README, RUNS, SEEDS_FIGURE
+from lra.reports import Report
+from lra.reports.figures import COLOURS, CROSS, DOT, LINE, RULE, SEEDS, WIDTH, drawn, rows, styled, svg
+from lra.reports.published import Published
+from lra.reports.render import escape, markdown, page
+from lra.reports.tables import mean_sd, number
 
 TOP = Path(__file__).resolve().parents[2]
-ASSETS = {
-    **{f"assets/{name}": Path(__file__).with_name(name) for name in ("site.css", "site.js", "iframe-worker.js")},
-    "assets/sortable.js": TOP / "lra/reports/assets/sortable.min.js",
-    "assets/sortable.LICENSE": TOP / "lra/reports/assets/sortable.LICENSE",
-}
+RESULTS = TOP / "results"
 SOURCES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/*.md", "docs/*.png"),
     *("results/*.md", "results/bench/*", "results/*/*.svg", "results/*/runs.jsonl"),
 )
 COG = re.compile(r"<!-- \[\[\[(?:cog.*?\]\]\]|end\]\]\]) -->\n?", re.DOTALL)
 NOTEBOOK = re.compile(r"(?<=\]\()([\w./-]*)\.ipynb(?=\))")
-FIRST_CELL = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")), undefined=StrictUndefined,
+    trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+)  # fmt: skip
+TEMPLATES.filters |= {"md": escape, "mean_sd": mean_sd, "number": number}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add attentions, tasks, results and notebooks to the navigation of mkdocs.yml."""
-    config.nav.append({"Notebooks": [*notebooks.pages(TOP)]})
-    config.nav.append({"Attentions": [*attentions.places()]})
-    config.nav.append({"Tasks": [{"Their data": "results/data.md"}, *tasks.places()]})
-    config.nav.append({"Results": _results()})
+    """Add the generated pages to the navigation of mkdocs.yml."""
+    studies = [{title: f"results/{folder}/README.md"} for folder, title in titles().items()]
+    config.nav += [
+        {"Notebooks": [*notebooks()]},
+        {"Attentions": [*attentions()]},
+        {"Tasks": [{"Their data": "results/data.md"}, *tasks()]},
+        {"Results": ["results/README.md", "results/findings.md", {"Studies": studies}]},
+    ]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the repository's files at their own paths, so that their links work, and the generated pages."""
+    """Replace the files of docs/ by those of the site. They keep their paths, so that their links work."""
     for file in list(files):
         if file.src_dir == config.docs_dir:
             files.remove(file)
-    for path in sorted({path for pattern in SOURCES for path in TOP.glob(pattern)}):
-        files.append(_file(config, path.relative_to(TOP).as_posix(), abs_src_path=str(path)))
-    files.append(_file(config, "index.md", content=_front()))
-    for place, path in ASSETS.items():
-        files.append(_file(config, place, abs_src_path=str(path)))
-    generated = {
-        **studies.overview(TOP),
-        **attentions.pages(TOP),
-        **tasks.pages(TOP),
-        **notebooks.pages(TOP),
-        **studies.pages(TOP),
-    }
-    for place, text in generated.items():
-        files.append(_file(config, place, content=text))
+    sources = {path.relative_to(TOP).as_posix(): path for pattern in SOURCES for path in TOP.glob(pattern)}
+    sources |= {f"assets/{path.name}": path for path in Path(__file__).parent.glob("*.[cj]s*")}
+    texts = front() | attentions() | tasks() | studies() | notebooks()
+    added = [File.generated(config, place, abs_src_path=str(path)) for place, path in sources.items()]
+    for file in [*added, *(File.generated(config, place, content=text) for place, text in texts.items())]:
+        if file.src_uri.endswith("README.md"):  # keeps its name
+            file.dest_uri = file.src_uri.removesuffix(".md") + ".html"
+        files.append(file)
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Link tasks to their pages, notebooks to theirs, and remove blocks of cog."""
-    folder = {"docs/tasks.md": tasks.FOLDER}.get(page.file.src_uri)
-    if folder is not None:
-        markdown = FIRST_CELL.sub(lambda cell: _linked(cell, folder, files), markdown)
+    """Link the pages of notebooks instead of their files, and remove the marks of cog."""
     return COG.sub("", NOTEBOOK.sub(r"\1.md", markdown))
 
 
-def _front() -> str:
-    """Return the first page: Table 1, what small models learn, recent mixers, three findings, all studies."""
-    tabs = {
-        "Table 1": "Accuracy in percent; ours: mean ± sd, width 64 at the published lengths. All rows and deviations:\n"
-        "[Table 1, narrow](results/table1_narrow/README.md).\n" + excerpts.table1(),
-        "Learnability": "Seeds that reach 99 % validation accuracy in 5,000 steps\n"
-        "([report, with median steps](results/hour/README.md)).\n" + excerpts.solved("hour", excerpts.OLDER),
-        "Newer mixers": "The same for recent mixers ([report](results/present/README.md)).\n"
-        + excerpts.solved("present", excerpts.NEWER),
-    }
-    listed = (TOP / "results" / "README.md").read_text().partition("| study |")[2].partition("\n## ")[0]
-    listed = "| study |" + listed.replace("](", "](results/")
-    overview = " ".join(f"![Published and own accuracies of each system]({place})" for place in studies.overview(TOP))
-    return f"""---
-hide: [navigation, toc]
----
-
-# Long Range Arena: attentions compared
-
-Which attentions learn the tasks of the Long Range Arena, in how many seeds, and at what cost: next to
-trivial baselines and published numbers.
-
-{overview}
-
-Cross: published, the best of five seeds for Simple and its variants. Diamond: published mean of Simple (66.61, 73.74,
-37.15). Dot and bar: our mean ± sd at width 64. Dashed line: best trivial baseline.
-
-{"".join(_tab(title, text) for title, text in tabs.items())}
-## Three findings
-
-- A lookup table on the first three tokens scores 37.2 % on ListOps, more than 16 of the 20 published systems.
-- On short ListOps the Transformer scores 49.0 % and Simple 38.8 % after up to 5,000 steps; after 1,200 steps the
-  difference is not significant.
-- Simple recalls twelve pairs in as many seeds as the Transformer, but needs 4,400 steps instead of 800.
-
-[All findings](results/findings.md) · [quick start](docs/quickstart.md) · [reproduce](docs/reproduce.md)
-
-## All studies
-
-{listed}
-"""
+@cache
+def reports() -> dict[str, Report]:
+    """Return the report of each folder with kept runs by its name."""
+    return {path.parent.name: Report(path.parent) for path in sorted(RESULTS.glob(f"*/{RUNS}"))}
 
 
-def _tab(title: str, text: str) -> str:
-    """Return a content tab of pymdownx."""
-    return f'=== "{title}"\n\n{indent(text.strip(), "    ")}\n\n'
+def titles() -> dict[str, str]:
+    """Return the title of each study by folder, as results/README.md links it."""
+    links = re.findall(r"\[(.+?)\]\((\w+)/README\.md\)", (RESULTS / README).read_text())
+    return {folder: title for title, folder in links}
 
 
-def _linked(cell: re.Match, folder: str, files: Files) -> str:
-    place = f"{folder}/{cell[1]}.md"
-    return f"| [`{cell[1]}`](../{place}) |" if files.get_file_from_path(place) else cell[0]
+def front() -> dict[str, str]:
+    """Return the first page and its figure, published numbers and ours of Table 1."""
+    source, columns = Published().sources[0], {column.task: column for column in reports()["table1_narrow"].columns}
+    files = {}
+    with styled():
+        for task, title in excerpts.TASKS.items():
+            cells = {cell.system: cell.summary for cell in columns[task].cells} if task in columns else {}
+            names = [name for name in (*source.best, "Convolution") if source.number(name, task) or name in cells]
+            figure = Figure(figsize=(WIDTH, LINE * len(names) + 0.7), layout="constrained")
+            axis = figure.subplots()
+            for y, name in enumerate(names):
+                for which, marker, colour in (("best", "x", CROSS), ("mean", "D", COLOURS[1])):
+                    if (value := source.number(name, task, which)) is not None:
+                        axis.scatter([value], [y], marker=marker, s=18, color=colour, zorder=2)
+                if own := cells.get(name):
+                    axis.errorbar([own.mean], [y], xerr=[own.sd], fmt="o", color=DOT, capsize=2, zorder=3)
+            if cells:
+                axis.axvline(columns[task].best_baseline[1], color=RULE, linestyle="--")
+            rows(axis, names)
+            axis.set_title(title)
+            axis.set_xlabel("test accuracy (%)")
+            files[f"assets/overview-{task}.svg"] = svg(figure)
+    listed = (RESULTS / README).read_text().partition("| study |")[2].partition("\n## ")[0]
+    solved = [markdown(reports()[name].tables.solved, left=1) for name in ("hour", "present")]
+    studies = listed.replace("](", "](results/")
+    files["index.md"] = _rendered("front.md", panels=[*files], solved=solved, studies=studies)
+    return files
 
 
-def _file(config: MkDocsConfig, place: str, **content: str) -> File:
-    """Return a file of the site; a README keeps its name."""
-    file = File.generated(config, place, **content)
-    if place.endswith("README.md"):
-        file.dest_uri = place.removesuffix(".md") + ".html"
-    return file
+@cache
+def attentions() -> dict[str, str]:
+    """Return a table of all attentions, and a page for each: formula, cost, results, options, published numbers."""
+    layers = {}
+    for name in options("attention"):
+        node = lra.compose(f"attention={name}", "task=text", "protocol=paper").settings.attention
+        chosen = {key: value for key, value in node.items() if not key.startswith("_")}
+        layers[name] = lra.attention(name, width=64, heads=4, max_len=1024, options=chosen)
+    costs = json.loads((RESULTS / "bench/bench.json").read_text())["attentions"]["rows"]
+    cells = [(folder, column.name, cell) for folder, report in reports().items()
+             for column in report.columns for cell in column.cells if not cell.settings]  # fmt: skip
+    rows = {system.name: system.attention for system in Published().rows()}
+    published = [(rows.get(row), source.name, row, task, value) for source in Published().sources
+                 for row, numbers in source.best.items() for task, value in numbers.items()]  # fmt: skip
+    pages = {"attentions/all.md": _rendered("attentions.md", layers=layers)}
+    for name, layer in layers.items():
+        pages[f"attentions/{name}.md"] = _rendered(
+            "attention.md",
+            name=name,
+            layer=layer,
+            cost=costs.get(name),
+            cells=[each for each in cells if each[2].attention == name],
+            published=[each for each in published if each[0] == name],
+            yaml=(conf_dir() / "attention" / f"{name}.yaml").read_text(),
+            module=import_module(type(layer.mixer).__module__),
+        )
+    return pages
 
 
-def _results() -> list:
-    """Return the pages over all results, and the page of each study."""
-    over_all = [path for path in sorted((TOP / "results").glob("*.md")) if path.stem != "data"]
-    folders = sorted({path.parent for path in (TOP / "results").glob("*/README.md")})
-    return [
-        *(path.relative_to(TOP).as_posix() for path in over_all),
-        {"Studies": [{studies.titles(TOP)[folder.name]: f"results/{folder.name}/README.md"} for folder in folders]},
-    ]
+@cache
+def tasks() -> dict[str, str]:
+    """Return a page for each task: its docstring, options, and prepared data."""
+    data = [line for line in (RESULTS / "data.md").read_text().splitlines() if line.startswith("| ")]
+    pages = {}
+    for name in options("task"):
+        text = (conf_dir() / "task" / f"{name}.yaml").read_text()
+        module = import_module(compose("prepare", f"task={name}").task._target_.rpartition(".")[0])
+        rows = [line for line in data if line.startswith((f"| {name} |", f"| {name} ("))]
+        pages[f"tasks/{name}.md"] = _rendered("task.md", name=name, module=module, yaml=text, head=data[0], data=rows)
+    return pages
+
+
+def studies() -> dict[str, str]:
+    """Return for each study the README of its report, followed by all figures, and the page with sortable tables."""
+    files = {}
+    for name, report in reports().items():
+        figures = drawn(report.columns)[1]
+        links = {}
+        for title, panels in figures.items():
+            slug = title.lower().replace(" ", "-")
+            places = {f"{slug}-{place}.svg": panel for place, panel in enumerate(panels, start=1)}
+            files |= {f"results/{name}/{place}": panel for place, panel in places.items()}
+            links[title] = " ".join(f"![{title}]({place})" for place in places)
+        text = (RESULTS / name / README).read_text().replace(f"# Results: {name}", f"# {titles()[name]}", 1)
+        text = text.replace(f"![{SEEDS}]({SEEDS_FIGURE})", links.pop(SEEDS))
+        text += "".join(f"\n## {title}\n\n{panels}\n" for title, panels in links.items())
+        files[f"results/{name}/{README}"] = f"{text}\n[Sortable tables of all systems and seeds]({PAGE})\n"
+        files[f"results/{name}/{PAGE}"] = page(report, figures)
+    return files
+
+
+@cache
+def notebooks() -> dict[str, str]:
+    """Run the notebooks, and return their pages."""
+    return {f"notebooks/{path.stem}.md": _notebook(path) for path in sorted((TOP / "notebooks").glob("*.ipynb"))}
+
+
+def _notebook(path: Path) -> str:
+    """Run a notebook in an empty folder next to the results; return its text, code and outputs as Markdown."""
+    notebook = nbformat.read(path, as_version=4)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place, "notebooks")
+        folder.mkdir()
+        Path(place, "results").symlink_to(RESULTS)
+        environment = os.environ | {"LRA_CACHE": f"{place}/cache", "OMP_NUM_THREADS": "1"}
+        NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}}).execute(env=environment)
+    return _rendered("notebook.md", cells=notebook.cells, name=path.name)
+
+
+def _rendered(template: str, **values: object) -> str:
+    return TEMPLATES.get_template(template).render(**values)

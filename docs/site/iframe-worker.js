@@ -3,9 +3,8 @@ if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(address) {
       super()
-      const frame = document.createElement("iframe")
+      const frame = document.body.appendChild(document.createElement("iframe"))
       frame.hidden = true
-      document.body.append(frame)
       this.inside = frame.contentWindow
       this.inside.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }))
       const script = this.inside.document.createElement("script")
@@ -13,13 +12,8 @@ if (location.protocol === "file:") {
       this.ready = new Promise((done) => (script.onload = done))
       this.inside.document.body.append(script)
     }
-
     postMessage(data) {
       this.ready.then(() => this.inside.dispatchEvent(new this.inside.MessageEvent("message", { data })))
-    }
-
-    terminate() {
-      this.inside.frameElement.remove()
     }
   }
 }

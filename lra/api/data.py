@@ -8,8 +8,9 @@ import numpy as np
 
 from lra.api.training import composed_command
 from lra.config import configure
+from lra.datasets.builder import TaskBuilder
 from lra.datasets.rows import NAMES, Rows, collate, rows_of
-from lra.datasets.task import Task, TaskBuilder, TaskSpec
+from lra.datasets.task import Task, TaskSpec
 from lra.datasets.tokenise import TOKENIZER
 from lra.runs.prepare import PrepareSettings, prepare
 

@@ -11,7 +11,8 @@ from lra.config import configure
 from lra.config.values import parsed
 from lra.core import code
 from lra.core.errors import UserError
-from lra.datasets.task import Split, TaskBuilder, TaskSpec
+from lra.datasets.builder import TaskBuilder
+from lra.datasets.task import Split, TaskSpec
 from lra.init.weights import weights_of_run
 from lra.network.architecture import Architecture
 from lra.records.names import RECORD, TOKENIZER, WEIGHTS

@@ -31,7 +31,7 @@ from lra.core.paths import USER_OPTIONS
 Part = TypeVar("Part")
 NO_OPTION = "Config group override must be a string"  # Hydra's ValueError for task=null
 OWN_GROUPS = ("attention", "task", "experiment")  # of which lra_options may have options
-NO_LIST = "Invalid defaults list in"  # likewise
+NO_LIST = "Invalid defaults list in"  # the start of another message of Hydra
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 

@@ -129,16 +129,16 @@ class Overlap:
     def _cosines(self, split: Split, examples: np.ndarray) -> np.ndarray:
         from sklearn.preprocessing import normalize
 
-        bags, places = self._counts(split, examples)
+        bags, rows = self._counts(split, examples)
         np.log(bags.data, out=bags.data)
         bags.data += 1
         bags = normalize(bags.multiply(self._rarity).tocsr())
-        return np.asarray(bags[places[:, 0]].multiply(bags[places[:, 1]]).sum(axis=1)).ravel()
+        return np.asarray(bags[rows[:, 0]].multiply(bags[rows[:, 1]]).sum(axis=1)).ravel()
 
     def _counts(self, split: Split, examples: np.ndarray) -> tuple[Any, np.ndarray]:
         """Word counts of the distinct documents of these pairs, and their row for each document of each pair."""
-        documents, places = np.unique(split.index.reshape(-1, 2)[examples], return_inverse=True)
-        return self._words.transform(texts_of(split, documents)), places.reshape(-1, 2)
+        documents, rows = np.unique(split.index.reshape(-1, 2)[examples], return_inverse=True)
+        return self._words.transform(texts_of(split, documents)), rows.reshape(-1, 2)
 
 
 def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -175,8 +175,8 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
         """Bigram and unigram probability of every prediction."""
         tokens, targets = _predictions(split)
         wanted = tokens * vocabulary + targets
-        places = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
-        occurrences = np.where(pairs[places] == wanted, counts[places], 0)
+        found = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
+        occurrences = np.where(pairs[found] == wanted, counts[found], 0)
         precedes = totals[tokens] > 0
         return np.where(precedes, occurrences / totals[tokens].clip(min=1), shares[targets]), shares[targets]
 

@@ -18,7 +18,7 @@ class NotFetched(Exception):
     """The hub could not be reached or has no such data; the message is one line."""
 
 
-def rows(place: DataConfig, dataset: str, *, split: str, count: int, wants: str) -> Any:
+def rows(config: DataConfig, dataset: str, *, split: str, count: int, wants: str) -> Any:
     """Return the rows of a split of a data set on the hub, through `datasets`.
 
     Raises:
@@ -28,15 +28,15 @@ def rows(place: DataConfig, dataset: str, *, split: str, count: int, wants: str)
     def load() -> Any:
         import datasets
 
-        return datasets.load_dataset(dataset, split=split, cache_dir=str(place.cache / "hub"))
+        return datasets.load_dataset(dataset, split=split, cache_dir=str(config.cache / "hub"))
 
-    found = _fetched(load, place, f"{dataset} ({split})", wants=wants)
+    found = _fetched(load, config, f"{dataset} ({split})", wants=wants)
     if len(found) != count:
         raise UserError(f"{dataset}: {len(found):,} rows in {split}, expected {count:,}")
     return found
 
 
-def file(place: DataConfig, repository: str, name: str, *, wants: str) -> Path:
+def file(config: DataConfig, repository: str, name: str, *, wants: str) -> Path:
     """Return a file of a repository on the hub.
 
     Raises:
@@ -46,13 +46,13 @@ def file(place: DataConfig, repository: str, name: str, *, wants: str) -> Path:
     def load() -> Path:
         from huggingface_hub import hf_hub_download
 
-        return Path(hf_hub_download(repository, name, cache_dir=str(place.cache / "hub")))
+        return Path(hf_hub_download(repository, name, cache_dir=str(config.cache / "hub")))
 
-    return _fetched(load, place, f"{name} of {repository}", wants=wants)
+    return _fetched(load, config, f"{name} of {repository}", wants=wants)
 
 
 @cache
-def files(place: DataConfig, name: str, configuration: str | None = None) -> dict[str, list[Path]]:
+def files(config: DataConfig, name: str, configuration: str | None = None) -> dict[str, list[Path]]:
     """Return the Arrow files of each split of a data set of the hub or of a folder, through `datasets.load_dataset`.
 
     What was fetched once is taken from the cache, without asking the hub.
@@ -65,10 +65,10 @@ def files(place: DataConfig, name: str, configuration: str | None = None) -> dic
         import datasets
 
         datasets.disable_progress_bars()
-        splits = datasets.load_dataset(name, configuration, cache_dir=str(place.cache / "hub"))
+        splits = datasets.load_dataset(name, configuration, cache_dir=str(config.cache / "hub"))
         return {split: [file["filename"] for file in rows.cache_files] for split, rows in splits.items()}
 
-    fetched = place.cache / "hub" / f"{digest([name, configuration])[:16]}.json"
+    fetched = config.cache / "hub" / f"{digest([name, configuration])[:16]}.json"
     local = Path(name).is_dir()
     if local or not fetched.is_file():
         try:
@@ -102,17 +102,17 @@ def is_reachable() -> bool:
     return True
 
 
-def missing_data_error(place: DataConfig, what: str, *, wants: str, reason: str) -> UserError:
+def missing_data_error(config: DataConfig, what: str, *, wants: str, reason: str) -> UserError:
     """Return the error for data that are neither in the data folder nor on the network."""
-    looked = f"not in {place.data_dir}" if place.data_dir else "no data folder is set (LRA_DATA=... or data_dir=...)"
+    looked = f"not in {config.data_dir}" if config.data_dir else "no data folder is set (LRA_DATA=... or data_dir=...)"
     return UserError(f"{what}: {looked}, and it could not be fetched ({reason}). Put there: {wants}")
 
 
-def _fetched(load: Callable[[], Any], place: DataConfig, what: str, *, wants: str) -> Any:
+def _fetched(load: Callable[[], Any], config: DataConfig, what: str, *, wants: str) -> Any:
     try:
         return from_hub(what, load)
     except NotFetched as error:
-        raise missing_data_error(place, what, wants=wants, reason=str(error)) from None
+        raise missing_data_error(config, what, wants=wants, reason=str(error)) from None
 
 
 def _ask() -> None:

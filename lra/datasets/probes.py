@@ -16,11 +16,11 @@ import numpy as np
 from lra.core import streams
 from lra.core.errors import UserError
 from lra.datasets.baselines import majority
+from lra.datasets.builder import GENERATED, Generated
 from lra.datasets.cache import SPLITS, Splits, Writer
-from lra.datasets.from_source import Content, Generated, Source
 from lra.datasets.groups import Group, by_size
 from lra.datasets.splits import PositionLabels
-from lra.datasets.task import DataConfig, Objective, TaskSpec, titled
+from lra.datasets.task import Objective, TaskSpec, titled
 
 VERSION = 1
 BLOCK = 1_024  # examples
@@ -50,9 +50,9 @@ class Draws:
         """Draw `count` different numbers from 0 to bound - 1 for each row, in random order [rows, count]."""
         table = np.tile(np.arange(bound, dtype=np.min_scalar_type(bound)), (rows, 1))
         row = np.arange(rows)
-        for place in range(count):
-            other = place + self.below(bound - place, rows)
-            table[row, other], table[:, place] = table[:, place].copy(), table[row, other]
+        for column in range(count):  # the first steps of a Fisher-Yates shuffle of each row
+            other = column + self.below(bound - column, rows)
+            table[row, other], table[:, column] = table[:, column].copy(), table[row, other]
         return table[:, :count].astype(np.int64)
 
 
@@ -101,10 +101,11 @@ class Probe(Generated):
         """Number of answers; by default answers are tokens."""
         return self.vocabulary + 1
 
-    def spec_of(self, content: Content) -> TaskSpec:
+    @property
+    def spec(self) -> TaskSpec:
         notes = {
             f"{key.replace('_', ' ')} {_said(value)}": self.published.get(key, ...) != value
-            for key, value in self.options.items()
+            for key, value in self.example_options.items()
         }
         sizes = tuple(self.sizes.values())
         notes[f"{'/'.join(map(str, sizes))} examples"] = self.published.get("sizes", ...) != sizes
@@ -119,7 +120,7 @@ class Probe(Generated):
             causal=self.causal,
         )
 
-    def generated(self, place: DataConfig) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    def blocks(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """Yield blocks of examples: the split, tokens and answers."""
         for number, (split, size) in enumerate(self.sizes.items()):
             for start in range(0, size, BLOCK):
@@ -127,10 +128,10 @@ class Probe(Generated):
                 rows = min(BLOCK, size - start)
                 yield split, tokens[:rows], answers[:rows]
 
-    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
-        for split, tokens, answers in source.read():
+    def write(self, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
+        for split, tokens, answers in self.blocks():
             writers[split].mark(tokens, answers)
-        return {"scored": "positions with an answer, all examples together"}
+        return {"from": GENERATED, "scored": "positions with an answer, all examples together"}
 
     def baselines(self, splits: Splits) -> dict[str, float]:
         """Return test accuracies (percent) of the most frequent answer and of `extra_baselines`."""
@@ -144,7 +145,7 @@ class Probe(Generated):
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
         """Return groups of predictions by the scored position."""
-        return {"position": by_size(np.asarray(split.places))}
+        return {"position": by_size(np.asarray(split.positions))}
 
 
 def grid(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:

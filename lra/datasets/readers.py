@@ -50,7 +50,7 @@ def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO]:
 
 
 def check_is_text(path: Path) -> None:
-    """Raise UserError for a file, plain or compressed, that begins as one of another format or encoding."""
+    """Raise UserError if the first bytes of a file, decompressed, are those of another format or encoding."""
     with opened(path) as file:
         start = file.read(8)
     for beginning, found in NOT_TEXT.items():
@@ -81,11 +81,6 @@ def checked_text(where: str, text: str) -> str:
     except UnicodeEncodeError as error:
         raise UserError(f"{where}: text is not Unicode: {error}") from None
     return text
-
-
-def count(path: Path) -> int:
-    """Number of lines of a file that are not blank."""
-    return sum(1 for _ in lines(path))
 
 
 def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:

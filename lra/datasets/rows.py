@@ -63,7 +63,7 @@ class Rows(Dataset[Row]):
         row = int(row) % len(self)
         if self.spec.objective != "classify":
             return {key: values[0] for key, values in self.batch([row]).items()}
-        tokens = {name: _tensor(self.split.document(row, place)) for place, name in enumerate(self._columns())}
+        tokens = {name: _tensor(self.split.document(row, number)) for number, name in enumerate(self._columns())}
         return {**tokens, "label": int(self.split.labels[row])}
 
     def __getitems__(self, rows: Sequence[int]) -> "Chosen":
@@ -79,10 +79,10 @@ class Rows(Dataset[Row]):
         batch: dict[str, Tensor] = {}
         lengths = self.split.lengths(examples)
         padded = self.split.pad(examples, int(lengths.max())).reshape(*lengths.shape, -1)
-        for place, name in enumerate(self._columns()):
-            longest = int(lengths[:, place].max())
-            batch[name] = _tensor(padded[:, place, :longest])
-            batch[_mask(name)] = _real(lengths[:, place].tolist())
+        for number, name in enumerate(self._columns()):
+            longest = int(lengths[:, number].max())
+            batch[name] = _tensor(padded[:, number, :longest])
+            batch[_mask(name)] = _real(lengths[:, number].tolist())
         return {**batch, "label": torch.from_numpy(self.split.targets(examples))}
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ class Rows(Dataset[Row]):
         split, documents = self.split, self.spec.documents
         for start in range(0, len(split.index) // documents, AT_ONCE):
             stored = split.index[start * documents : (start + AT_ONCE) * documents]
-            columns = [self._documents(stored[place::documents]) for place in range(documents)]
+            columns = [self._documents(stored[number::documents]) for number in range(documents)]
             if self.spec.objective == "classify":
                 columns.append(pa.array(split.labels[start : start + AT_ONCE].astype(np.int64)))
             elif self.spec.objective != "next_token":
@@ -157,14 +157,14 @@ class Rows(Dataset[Row]):
 class Chosen(Sequence[Row]):
     """Rows that are read when they are used: one by one, or as a batch by `collate`."""
 
-    def __init__(self, rows: Rows, places: Sequence[int]) -> None:
-        self.rows, self.places = rows, places
+    def __init__(self, rows: Rows, indices: Sequence[int]) -> None:
+        self.rows, self.indices = rows, indices
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
-    def __getitem__(self, place: int) -> Row:  # type: ignore[override]
-        return self.rows[self.places[place]]
+    def __getitem__(self, index: int) -> Row:  # type: ignore[override]
+        return self.rows[self.indices[index]]
 
 
 def _tensor(ids: np.ndarray) -> Tensor:
@@ -197,7 +197,7 @@ def collate(rows: Sequence[Row]) -> dict[str, Tensor]:
     `mask`, or `mask_1` and `mask_2` for pairs.
     """
     if isinstance(rows, Chosen):
-        return rows.rows.batch(rows.places)
+        return rows.rows.batch(rows.indices)
     batch: dict[str, Tensor] = {}
     for key in rows[0]:
         if key == "label":

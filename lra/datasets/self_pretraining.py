@@ -42,7 +42,7 @@ class Inputs(Split):
         return len(self.index)
 
     @abstractmethod
-    def places(self, row: int, length: int) -> np.ndarray:
+    def positions(self, row: int, length: int) -> np.ndarray:
         """Return the scored positions of the stored document `row` of this length, ascending."""
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
@@ -50,7 +50,7 @@ class Inputs(Split):
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
         """Return the indices of the predicted tokens among all stored ones."""
-        return np.concatenate([start + places + self.ahead for start, places in self._scored(examples)])
+        return np.concatenate([start + positions + self.ahead for start, positions in self._scored(examples)])
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
         """Return classes [m], or with `values` numbers from 0 to 1 [m]."""
@@ -58,12 +58,12 @@ class Inputs(Split):
         return ((ids - 1) / (self.vocab_size - 2)).astype(np.float32) if self.values else ids
 
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray:
-        return np.concatenate([line * length + places for line, (_, places) in enumerate(self._scored(examples))])
+        return np.concatenate([line * length + positions for line, (_, positions) in enumerate(self._scored(examples))])
 
     def _scored(self, examples: np.ndarray) -> list[tuple[int, np.ndarray]]:
         """Start among all stored tokens, and scored positions, of each document."""
         bounds = [(row, self.offsets[row], self.offsets[row + 1]) for row in self._rows(examples).tolist()]
-        return [(start, self.places(row, int(stop - start))) for row, start, stop in bounds]
+        return [(start, self.positions(row, int(stop - start))) for row, start, stop in bounds]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Masked(Inputs):
     def of_step(self, step: int) -> Self:
         return replace(self, draw=1 + step)
 
-    def places(self, row: int, length: int) -> np.ndarray:
+    def positions(self, row: int, length: int) -> np.ndarray:
         draws = streams.generator(self.seed, "mask", self.draw, row).random(length)
         hidden = np.flatnonzero(draws < self.share)
         return hidden if len(hidden) else np.array([draws.argmin()])
@@ -103,7 +103,7 @@ class Following(Inputs):
 
     ahead = 1
 
-    def places(self, row: int, length: int) -> np.ndarray:
+    def positions(self, row: int, length: int) -> np.ndarray:
         return np.arange(length - 1)
 
 

@@ -36,13 +36,13 @@ class LMWindows(Split):
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
         """Return tokens [len(examples), context]; `length` must be the context."""
-        return self.tokens[self._places(examples)]
+        return self.tokens[self._positions(examples)]
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
         """Return the next tokens [len(examples), context]."""
-        return self.tokens[self._places(examples) + 1].astype(np.int64)
+        return self.tokens[self._positions(examples) + 1].astype(np.int64)
 
-    def _places(self, examples: np.ndarray) -> np.ndarray:
+    def _positions(self, examples: np.ndarray) -> np.ndarray:
         return np.asarray(examples)[:, None] * self.stride + np.arange(self.context)
 
 
@@ -52,12 +52,12 @@ class PositionLabels(Split):
 
     Args:
         ends: boundaries between the predictions of the examples [n + 1] int64.
-        places: positions of the predictions in their documents [m], ascending.
+        positions: those of the predictions in their documents [m], ascending.
         labels: answers [m].
     """
 
     ends: np.ndarray
-    places: np.ndarray
+    positions: np.ndarray
     documents = 1
 
     def __len__(self) -> int:
@@ -79,12 +79,12 @@ class PositionLabels(Split):
 
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray:
         rows = np.repeat(np.arange(len(examples)), self.counts(examples))
-        return rows * length + self.places[self.predictions(examples)]
+        return rows * length + self.positions[self.predictions(examples)]
 
     def label_keys(self) -> list[bytes]:
-        places, labels = np.asarray(self.places), np.asarray(self.labels)
+        positions, labels = np.asarray(self.positions), np.asarray(self.labels)
         cuts = zip(self.ends[:-1].tolist(), self.ends[1:].tolist(), strict=True)
-        return [places[start:stop].tobytes() + labels[start:stop].tobytes() for start, stop in cuts]
+        return [positions[start:stop].tobytes() + labels[start:stop].tobytes() for start, stop in cuts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +92,13 @@ class Pictures(Split):
     """Pictures stored as grey values [n * pixels] uint8; a token is a value + 1, so that no pixel is padding.
 
     Args:
-        known: p attributes of each picture that was generated [n * p] int32, or None.
+        attributes: p attributes of each picture that was generated [n * p] int32, or None.
     """
 
     shift: ClassVar[int] = 1
-    known: np.ndarray | None = None
+    attributes: np.ndarray | None = None
 
-    def document(self, example: int, place: int = 0) -> np.ndarray:
+    def document(self, example: int, number: int = 0) -> np.ndarray:
         return self.pad(np.array([example]), 0)[0]
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:

@@ -7,9 +7,7 @@ Legend: n examples, P documents per example (1; matching 2), m stored documents,
 """
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from copy import copy
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -18,7 +16,6 @@ import numpy as np
 
 from lra.core.errors import UserError
 from lra.core.paths import expanded
-from lra.datasets.groups import Group, by_size, by_value
 
 PADDING = 0
 OF_INPUTS = ("tokens", "values")  # the objectives of self-pretraining
@@ -96,9 +93,9 @@ class Split:
         """P."""
         return len(self.index) // len(self.labels)
 
-    def document(self, example: int, place: int = 0) -> np.ndarray:
-        """Return the tokens of one document [its length]."""
-        row = self.index[example * self.documents + place]
+    def document(self, example: int, number: int = 0) -> np.ndarray:
+        """Return the tokens of one document of an example [its length]."""
+        row = self.index[example * self.documents + number]
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
     def stored(self, rows: Iterable[int]) -> Iterator[np.ndarray]:
@@ -141,8 +138,8 @@ class Split:
         return self.labels.tolist()
 
     def _rows(self, examples: np.ndarray) -> np.ndarray:
-        places = np.asarray(examples)[:, None] * self.documents + np.arange(self.documents)
-        return self.index[places.ravel()]
+        numbers = np.asarray(examples)[:, None] * self.documents + np.arange(self.documents)  # [n, P]
+        return self.index[numbers.ravel()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,75 +219,6 @@ class DataConfig:
             workers=settings.workers or default_workers(),
             progress=progress,
         )
-
-
-class TaskBuilder(ABC):
-    """Builder of one task. Its constructor's keywords are the task's options in `conf/task/`."""
-
-    place: DataConfig | None = None
-
-    def at(self, place: DataConfig) -> Self:
-        """Return a copy whose `spec` is that of the data of this configuration."""
-        builder = copy(self)
-        builder.place = place
-        return builder
-
-    @property
-    @abstractmethod
-    def spec(self) -> TaskSpec:
-        """Specification of the data at `place`, or of the published data without one. No data are parsed."""
-
-    def locate(self, place: DataConfig) -> str | None:
-        """Return a digest of everything that determines the data, None if it is not known before they are prepared.
-
-        Raises:
-            UserError: the data are neither prepared, nor on this machine, nor on a hub that answers.
-        """
-        return None
-
-    @abstractmethod
-    def build(self, place: DataConfig) -> Task:
-        """Open the prepared task, preparing it first if it is not in the cache."""
-
-    def groups(self, split: Any) -> dict[str, Group]:
-        """Return groups of the examples of a split, for tasks that classify."""
-        return {"length": by_size(split.lengths(np.arange(len(split))).sum(axis=1)), "class": by_value(split.labels)}
-
-    def baseline_predictions(self, task: Task) -> np.ndarray | None:
-        """Return a trivial baseline's answers on test [n] to compare with by group, or None."""
-        return None
-
-    def class_names(self) -> list[str]:
-        """Return the names of the classes, for tasks that classify."""
-        return [str(number) for number in range(self.spec.classes)]
-
-    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
-        """Return the token ids of a text, cut as in training.
-
-        Args:
-            text: a document.
-            tokenizer: the file that the preparation of the task saved, if it saves one.
-        """
-        raise UserError(f"{text!r:.80}: {type(self).__name__} has no `encode` for texts; give token ids")
-
-    def decode(self, ids: np.ndarray, tokenizer: Path) -> str | np.ndarray:
-        """Return the text of token ids without padding, or the grey values [side, side] uint8 of a picture.
-
-        Args:
-            ids: tokens of a document.
-            tokenizer: as of `encode`.
-        """
-        return " ".join(map(str, ids.tolist()))
-
-    def export(self, task: Task, folder: Path) -> None:
-        """Write a prepared task of this builder as files: those of Long Range Arena if it has some, else Parquet."""
-        from lra.datasets.rows import write_parquet
-
-        write_parquet(task, self.class_names(), folder)
-
-    def stored_ids(self, ids: np.ndarray) -> np.ndarray:
-        """Return token ids as a prepared task stores them, given those of the raw data; the same unless they differ."""
-        return ids
 
 
 def titled(name: str, notes: dict[str, bool]) -> str:

@@ -10,7 +10,8 @@ from lra.config.cell import Cell
 from lra.config.values import parsed
 from lra.core.errors import UserError
 from lra.core.paths import expanded
-from lra.datasets.task import DataConfig, TaskBuilder, TaskSpec
+from lra.datasets.builder import TaskBuilder
+from lra.datasets.task import DataConfig, TaskSpec
 from lra.network.architecture import Architecture
 from lra.records.names import seed_folder
 from lra.runs.settings import Settings

@@ -182,4 +182,4 @@ def random_split(spec: TaskSpec, examples: int, seed: int) -> Split:
     if spec.objective == "next_token":
         return LMWindows(**document, labels=answers, context=length, stride=1)
     places = np.tile(np.arange(length), examples)
-    return PositionLabels(**document, labels=answers, ends=np.arange(examples + 1) * length, places=places)
+    return PositionLabels(**document, labels=answers, ends=np.arange(examples + 1) * length, positions=places)

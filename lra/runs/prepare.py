@@ -12,11 +12,11 @@ from lra.config import configure
 from lra.config.values import STRICT
 from lra.core.console import say
 from lra.core.paths import __version__, expanded
+from lra.datasets.builder import GENERATED, TaskBuilder
 from lra.datasets.cache import SPLITS
-from lra.datasets.from_source import GENERATED
 from lra.datasets.rows import new_folder, refuse_used
 from lra.datasets.splits import LMWindows, PositionLabels, contradictions, seen
-from lra.datasets.task import DataConfig, Split, Task, TaskBuilder
+from lra.datasets.task import DataConfig, Split, Task
 from lra.runs.run_folder import prepared
 
 

@@ -13,7 +13,8 @@ from lra.config.cell import ROUNDING
 from lra.core.console import ProgressBar
 from lra.core.errors import UserError
 from lra.core.files import hold, holder, read_json, sweep_partials, write_atomic, write_json
-from lra.datasets.task import DataConfig, Task, TaskBuilder
+from lra.datasets.builder import TaskBuilder
+from lra.datasets.task import DataConfig, Task
 from lra.records import checkpoint, record
 from lra.records.names import CHECKPOINT, CONFIG, ERRORS, LOCK, RECORD
 from lra.records.record import RunRecord, readable

@@ -125,7 +125,7 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
     if len(outs) > 1 or "${hydra:job." in written:
         raise UserError(
             f"out={written}: differs between the runs of this sweep ({', '.join(outs[:2])}); a sweep has one results "
-            "folder: leave out what the sweep varies"
+            "folder: set out=FOLDER, without what the sweep varies"
         )
     if clash is not None:
         (key, one, two), *_ = differences(clash[0].settings.identity, clash[1].settings.identity)

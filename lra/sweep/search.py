@@ -16,7 +16,7 @@ from lra.config.rates import SYSTEM, System
 from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
-from lra.datasets.task import TaskBuilder
+from lra.datasets.builder import TaskBuilder
 from lra.records.names import ERRORS, RECORD
 from lra.records.record import RunRecord
 from lra.records.runs import Run, read_runs

@@ -9,10 +9,9 @@ from pydantic import BeforeValidator
 from lra.core.errors import UserError
 from lra.core.names import HUB, KINDS
 from lra.datasets import hub
+from lra.datasets.builder import FromSource
 from lra.datasets.cache import SPLITS
-from lra.datasets.from_source import located
 from lra.datasets.tables import parts_of
-from lra.tasks import DataConfig
 
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}
 OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json")  # beside the files of `save_to_disk`
@@ -32,17 +31,17 @@ Paths = dict[str, list[Path]]
 """Files of each split that has some."""
 
 
-def files_of(data: Data, place: DataConfig) -> Paths:
+def files_of(builder: FromSource, data: Data) -> Paths:
     """Return the files of each split that has some; train must have some."""
     if isinstance(data, dict):
-        paths = {split: [located(place, data[split], "data")] for split in SPLITS if split in data}
+        paths = {split: [builder.located(data[split], "data")] for split in SPLITS if split in data}
         found = ", ".join(data)
     elif data.startswith(HUB):
-        splits = hub.files(place, *data.removeprefix(HUB).split(":", 1))
+        splits = hub.files(builder.config, *data.removeprefix(HUB).split(":", 1))
         paths = {split: splits[stem] for split, stems in STEMS.items() for stem in stems if stem in splits}
         found = ", ".join(splits)
     else:
-        path = located(place, data, "data")
+        path = builder.located(data, "data")
         if not path.is_dir():
             return {"train": [path]}
         paths = {split: files for split in STEMS if (files := _found(path, split))}
@@ -80,14 +79,14 @@ def _found(folder: Path, split: str) -> list[Path]:
     return []
 
 
-def unread(data: Data, files: Paths, place: DataConfig) -> list[str]:
+def unread(builder: FromSource, data: Data, files: Paths) -> list[str]:
     """Return the names of what else is in the folder, or of other splits of the data set of the hub."""
-    if isinstance(data, dict) or not (data.startswith(HUB) or located(place, data, "data").is_dir()):
+    if isinstance(data, dict) or not (data.startswith(HUB) or builder.located(data, "data").is_dir()):
         return []
     if data.startswith(HUB):
-        splits = hub.files(place, *data.removeprefix(HUB).split(":", 1))
+        splits = hub.files(builder.config, *data.removeprefix(HUB).split(":", 1))
         return [f"split {split}" for split, paths in splits.items() if paths not in files.values()]
-    folder = located(place, data, "data")
+    folder = builder.located(data, "data")
     used = {path for paths in files.values() for path in paths}
     inside = {path.parent for path in used} - {folder, folder / "data"}
     others = [*_entries(folder), *(path for base in sorted(inside) for path in _visible(base))]

@@ -12,7 +12,7 @@ import numpy as np
 
 from lra.core import streams
 from lra.core.errors import UserError
-from lra.datasets.from_source import in_order
+from lra.datasets.builder import in_order
 from lra.tasks import Progress
 
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")

@@ -4,7 +4,7 @@ The public generator keeps lines and markers in float32, in which many halves ar
 `exact` uses whole numbers, where halves are rounded up. IEEE 754 defines the rounding of every operation, so that a
 picture has the same bytes on every machine.
 
-Legend: n images, S paddles of a snake, P pixels of a stamp's side, W of a window's; places are (row, column), turns
+Legend: n images, S paddles of a snake, P pixels of a stamp's side, W of a window's; positions are (row, column), turns
 index the directions of `Paddles`.
 """
 
@@ -23,17 +23,17 @@ MARKER = 100  # contrast of a marker in percent
 class Snakes(NamedTuple):
     """One snake in each of n images: beginnings of paddles [n, S, 2], their turns [n, S], the last pivot [n, 2]."""
 
-    places: np.ndarray
+    positions: np.ndarray
     turns: np.ndarray
     pivot: np.ndarray
 
     def at(self, rows: np.ndarray) -> "Snakes":
         return Snakes(*(part[rows] for part in self))
 
-    def longer(self, rows: np.ndarray, places: np.ndarray, turns: np.ndarray, pivot: np.ndarray) -> "Snakes":
+    def longer(self, rows: np.ndarray, positions: np.ndarray, turns: np.ndarray, pivot: np.ndarray) -> "Snakes":
         """Append one paddle to each snake of `rows`."""
         return Snakes(
-            np.concatenate([self.places[rows], places[:, None]], axis=1),
+            np.concatenate([self.positions[rows], positions[:, None]], axis=1),
             np.concatenate([self.turns[rows], turns[:, None]], axis=1),
             pivot,
         )
@@ -62,38 +62,38 @@ class Board:
         """Replace the masks of some images."""
         self.mask[rows], self.near[rows] = board.mask, board.near
 
-    def within(self, places: np.ndarray) -> np.ndarray:
-        """True where places [..., 2] are inside the window."""
-        return ((places >= 0) & (places < self.window)).all(axis=-1)  # type: ignore[return-value]
+    def within(self, positions: np.ndarray) -> np.ndarray:
+        """True where positions [..., 2] are inside the window."""
+        return ((positions >= 0) & (positions < self.window)).all(axis=-1)  # type: ignore[return-value]
 
-    def free(self, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """True where places [..., 2] of images `rows` [...] are free."""
-        return self.mask[rows, places[..., 0] + self.style.rim, places[..., 1] + self.style.rim] <= FREE
+    def free(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """True where positions [..., 2] of images `rows` [...] are free."""
+        return self.mask[rows, positions[..., 0] + self.style.rim, positions[..., 1] + self.style.rim] <= FREE
 
-    def touches(self, rows: np.ndarray, places: np.ndarray, turns: np.ndarray) -> np.ndarray:
+    def touches(self, rows: np.ndarray, positions: np.ndarray, turns: np.ndarray) -> np.ndarray:
         """True where paddles [n], one per image, touch the mask."""
-        patches, where = _around(self.mask, self.style.rim, self.style.mask, rows, places)
+        patches, where = _around(self.mask, self.style.rim, self.style.mask, rows, positions)
         return (patches[where] > self.style.room[turns]).any(axis=(1, 2))
 
-    def add(self, rows: np.ndarray, places: np.ndarray, turns: np.ndarray) -> None:
+    def add(self, rows: np.ndarray, positions: np.ndarray, turns: np.ndarray) -> None:
         """Add paddles [n], one per image."""
-        lay(self.mask, self.style.rim, self.style.mask[turns], rows, places)
-        lay(self.near, self.style.rim, self.style.near[turns], rows, places)
+        lay(self.mask, self.style.rim, self.style.mask[turns], rows, positions)
+        lay(self.near, self.style.rim, self.style.near[turns], rows, positions)
 
 
 def _around(
-    pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, places: np.ndarray
+    pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, positions: np.ndarray
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """All patches of a stamp's size, and the indices of those around `places` [n, 2]."""
+    """All patches of a stamp's size, and the indices of those around `positions` [n, 2]."""
     size = stamps.shape[-1]
-    corners = places + (rim - size // 2)
+    corners = positions + (rim - size // 2)
     patches = sliding_window_view(pictures, (size, size), axis=(1, 2), writeable=True)
     return patches, (rows, corners[:, 0], corners[:, 1])
 
 
-def lay(pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, places: np.ndarray) -> None:
-    """Take the maximum of pictures with a rim and stamps [n, P, P] around places [n, 2], one per picture, in place."""
-    patches, where = _around(pictures, rim, stamps, rows, places)
+def lay(pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> None:
+    """Take in place the maximum of pictures with a rim and of one stamp [n, P, P] each around `positions` [n, 2]."""
+    patches, where = _around(pictures, rim, stamps, rows, positions)
     patches[where] = np.maximum(patches[where], stamps)
 
 
@@ -120,18 +120,18 @@ def lit(sprites: np.ndarray, contrast: int, *, exact: bool) -> np.ndarray:
 
 def paint(canvas: np.ndarray, rim: int, lines: np.ndarray, snake: Snakes, rows: np.ndarray) -> None:
     """Draw snakes on the canvases `rows` [n], which have a rim, with the lines of all directions."""
-    for place, turn in zip(snake.places.swapaxes(0, 1), snake.turns.T, strict=True):
-        lay(canvas, rim, lines[turn], rows, place)
+    for position, turn in zip(snake.positions.swapaxes(0, 1), snake.turns.T, strict=True):
+        lay(canvas, rim, lines[turn], rows, position)
 
 
 def marked(canvas: np.ndarray, ends: np.ndarray, radius: float, *, exact: bool) -> np.ndarray:
-    """Return images [n, W, W] uint8 from 0 to 255 with markers at two places each [n, 2, 2]."""
+    """Return images [n, W, W] uint8 from 0 to 255 with markers at two positions each [n, 2, 2]."""
     window = canvas.shape[-1]
     looks = lit(markers(radius, window), MARKER, exact=exact)
     side = looks.shape[-1]
-    for place in ends.swapaxes(0, 1):
-        corner = np.clip(place - side // 2, 0, window - side)
-        lay(canvas, 0, looks[tuple((place - corner).T)], np.arange(len(canvas)), corner + side // 2)
+    for position in ends.swapaxes(0, 1):
+        corner = np.clip(position - side // 2, 0, window - side)
+        lay(canvas, 0, looks[tuple((position - corner).T)], np.arange(len(canvas)), corner + side // 2)
     return _greys(canvas, exact=exact)
 
 

@@ -3,7 +3,7 @@
 The images of a block grow in lockstep: many pairs of snakes are begun at once, and those at a dead end are dropped. A
 block is a function of (seed, block) alone, from raw Philox bits and numbers that every machine rounds alike.
 
-Legend: n images, S paddles of a snake, W pixels of a side; places are (row, column), turns index the directions of
+Legend: n images, S paddles of a snake, W pixels of a side; positions are (row, column), turns index the directions of
 `Paddles`.
 """
 
@@ -23,7 +23,7 @@ PAIRS_AT_ONCE, PIXELS_AT_ONCE = 1 << 12, 1 << 25  # that are begun together, and
 TRIES = 3  # to place a paddle
 DISTRACTOR_TRIES = 5
 DEAD_END = WEIGHT * FULL // 10_000  # all weights together: 1e-4
-GUESSES = 16  # at a free place, before all places are looked at
+GUESSES = 16  # at a free place, before all positions are looked at
 FRUITLESS = 1 << 15  # pairs given up one after the other
 
 
@@ -78,13 +78,13 @@ class Design:
 class Images(NamedTuple):
     """Images of a block.
 
-    `pixels` [n, W, W] uint8; `labels` [n], 1 for both markers on one snake; `known` [n, 3]: distance of the markers,
-    distractors placed, and length of the snake under the first marker.
+    `pixels` [n, W, W] uint8; `labels` [n], 1 for both markers on one snake; `attributes` [n, 3]: distance of the
+    markers, distractors placed, and length of the snake under the first marker.
     """
 
     pixels: np.ndarray
     labels: np.ndarray
-    known: np.ndarray
+    attributes: np.ndarray
 
 
 def block(index: int, seed: int, design: Design) -> Images:
@@ -117,12 +117,12 @@ def _drawn(
         done, snake = _distractors(draws, design, board)
         placed[done] += 1
         paint(canvas, style.rim, short_lines, snake, done)
-    places = np.stack([snake.places for snake in pair], axis=1)
-    start, end = places[rows, origins, 0], places[rows, np.where(labels == 1, origins, 1 - origins), -1]
+    positions = np.stack([snake.positions for snake in pair], axis=1)
+    start, end = positions[rows, origins, 0], positions[rows, np.where(labels == 1, origins, 1 - origins), -1]
     rim = style.rim
     ends = np.stack([start, end], axis=1)
     pixels = marked(canvas[:, rim:-rim, rim:-rim], ends, design.marker_radius, exact=design.fixed_generator)
-    path = np.diff(places[rows, origins], axis=1)
+    path = np.diff(positions[rows, origins], axis=1)
     attributes = np.stack([_rounded(_lengths(end - start)), placed, _rounded(_lengths(path).sum(axis=1))], axis=1)
     return pixels, attributes
 
@@ -162,7 +162,7 @@ def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes,
             kept, pair[number] = _extended(draws, board, rows, pair[number])
             rows, pair[1 - number] = rows[kept], pair[1 - number].at(kept)
     for snake in pair if design.fixed_generator else pair[1:]:
-        board.add(rows, snake.places[:, -1], snake.turns[:, -1])
+        board.add(rows, snake.positions[:, -1], snake.turns[:, -1])
     return board.at(rows), *pair  # type: ignore[return-value]
 
 
@@ -185,15 +185,15 @@ def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list
         )
     turns = np.stack([fit[draws.below(len(fit), n)], draws.below(DEGREES, n)], axis=1)
     first = low[turns[:, 0]] + draws.below((high - low)[turns[:, 0]], n, 2)
-    places = np.stack([first, style.walked(style.second, draws.below(DEGREES, n), first)], axis=1)
-    pivots = style.walked(style.first, turns, places)
-    good = (board.within(style.walked(style.head, turns, places)) & board.within(pivots)).all(axis=1)
+    positions = np.stack([first, style.walked(style.second, draws.below(DEGREES, n), first)], axis=1)
+    pivots = style.walked(style.first, turns, positions)
+    good = (board.within(style.walked(style.head, turns, positions)) & board.within(pivots)).all(axis=1)
     if design.fixed_generator:
         alone, rows = empty(design.window, design.padding, style, n), np.arange(n)
-        alone.add(rows, places[:, 0], turns[:, 0])
-        good &= ~alone.touches(rows, places[:, 1], turns[:, 1])
+        alone.add(rows, positions[:, 0], turns[:, 0])
+        good &= ~alone.touches(rows, positions[:, 1], turns[:, 1])
     rows = np.flatnonzero(good)
-    return rows, [Snakes(places[rows, k, None], turns[rows, k, None], pivots[rows, k]) for k in range(2)]
+    return rows, [Snakes(positions[rows, k, None], turns[rows, k, None], pivots[rows, k]) for k in range(2)]
 
 
 def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tuple[np.ndarray, Snakes]:
@@ -213,7 +213,7 @@ def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tu
         clear = ~board.touches(rows[open_], points[open_, drawn], DEGREES + drawn)
         chosen[open_[clear]], open_ = drawn[clear], open_[~clear]
     kept = np.flatnonzero(chosen >= 0)
-    board.add(rows[kept], snake.places[kept, -1], snake.turns[kept, -1])
+    board.add(rows[kept], snake.positions[kept, -1], snake.turns[kept, -1])
     return kept, snake.longer(kept, points[kept, chosen[kept]], DEGREES + chosen[kept], pivots[kept])
 
 
@@ -230,7 +230,7 @@ def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray
         for _ in range(design.distractor_length - 1):
             kept, snake = _extended(draws, trial, rows, snake)
             rows = rows[kept]
-        trial.add(rows, snake.places[:, -1], snake.turns[:, -1])
+        trial.add(rows, snake.positions[:, -1], snake.turns[:, -1])
         board.put(images[rows], trial.at(rows))
         drawn.append((images[rows], snake))
         missing = np.setdiff1d(missing, images[rows])
@@ -241,12 +241,12 @@ def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray
 def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray) -> tuple[np.ndarray, Snakes]:
     """First paddles [n] of these directions at a free place: the indices that have one, and the paddles.
 
-    A few guesses find one of many free places; if they fail, all places are tried.
+    A few guesses find one of many free positions; if they fail, all positions are tried.
     """
     guesses = draws.below(board.window, len(rows), GUESSES, 2)
     free = _fits(board, np.repeat(rows, GUESSES), np.repeat(turns, GUESSES), guesses.reshape(-1, 2))
     free = free.reshape(len(rows), GUESSES)
-    places = guesses[np.arange(len(rows)), free.argmax(axis=1)]
+    positions = guesses[np.arange(len(rows)), free.argmax(axis=1)]
     placed = free.any(axis=1)
     lost = np.flatnonzero(~placed)
     grid = np.argwhere(np.ones((board.window, board.window), dtype=bool))
@@ -255,21 +255,21 @@ def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray)
     counts = np.bincount(owners[free], minlength=len(lost))
     some = np.flatnonzero(counts)
     picked = (np.cumsum(counts) - counts)[some] + draws.below(counts[some], len(some))
-    places[lost[some]], placed[lost[some]] = grid[choices[free[picked]]], True  # type: ignore[index]
+    positions[lost[some]], placed[lost[some]] = grid[choices[free[picked]]], True  # type: ignore[index]
     kept = np.flatnonzero(placed)
-    pivots = board.style.walked(board.style.first, turns[kept], places[kept])
-    return kept, Snakes(places[kept, None], turns[kept, None], pivots)
+    pivots = board.style.walked(board.style.first, turns[kept], positions[kept])
+    return kept, Snakes(positions[kept, None], turns[kept, None], pivots)
 
 
-def _fits(board: Board, rows: np.ndarray, turns: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """True for first paddles [n] with room at their places; pixels are checked in turn, while all before were free."""
+def _fits(board: Board, rows: np.ndarray, turns: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """True for first paddles [n] with room; pixels are checked in turn, while all before were free."""
     style = board.style
-    fits = board.within(style.walked(style.head, turns, places)) & board.within(
-        style.walked(style.first, turns, places)
+    fits = board.within(style.walked(style.head, turns, positions)) & board.within(
+        style.walked(style.first, turns, positions)
     )
     left = np.flatnonzero(fits)
     for number in range(style.seen.shape[1]):
-        free = board.free(rows[left], places[left] + style.seen[turns[left], number])
+        free = board.free(rows[left], positions[left] + style.seen[turns[left], number])
         fits[left[~free]] = False
         left = left[free]
     return fits

@@ -43,22 +43,22 @@ def paces(distance: int, angles: np.ndarray, *, exact: bool) -> np.ndarray:
     return distance * np.array([[[sin(angle)], [cos(angle)]] for angle in angles.tolist()])
 
 
-def walks(distance: int, angles: np.ndarray, places: np.ndarray, *, exact: bool) -> np.ndarray:
-    """Ends of walks of `distance` pixels from `places` [n or 1, 2 or 1, P], rounded up [n, 2, P].
+def walks(distance: int, angles: np.ndarray, positions: np.ndarray, *, exact: bool) -> np.ndarray:
+    """Ends of walks of `distance` pixels from `positions` [n or 1, 2 or 1, P], rounded up [n, 2, P].
 
     In floating point sin(pi), cos(pi / 2) and cos(2 pi / 3) + 1/2 are slightly above zero: at the upper and the left
     edge such a walk ends a pixel further inside.
     """
-    return np.ceil(places + paces(distance, angles, exact=exact)).astype(np.int64)
+    return np.ceil(positions + paces(distance, angles, exact=exact)).astype(np.int64)
 
 
-def seconds(distance: int, places: np.ndarray, *, exact: bool) -> np.ndarray:
-    """Beginnings of the second snake [360, 2, P], `distance` pixels from `places` [P], rounded to the nearest.
+def seconds(distance: int, positions: np.ndarray, *, exact: bool) -> np.ndarray:
+    """Beginnings of the second snake [360, 2, P], `distance` pixels from `positions` [P], rounded to the nearest.
 
     7 sin 30 and the like are halves only in exact arithmetic.
     """
     angles = (np.arange(DEGREES) + DEGREES // 2) % DEGREES * pi / 180
-    return np.rint(places + paces(distance, angles, exact=exact)).astype(np.int64)
+    return np.rint(positions + paces(distance, angles, exact=exact)).astype(np.int64)
 
 
 def reversed_(angles: np.ndarray) -> np.ndarray:
@@ -137,9 +137,9 @@ class Paddles:
     seen: np.ndarray
     usable: np.ndarray
 
-    def walked(self, ends: np.ndarray, turns: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Ends [..., 2] of walks from `places` [..., 2], by a table: head, first, ahead or second."""
-        return ends[turns[..., None], np.arange(2), places + self.outside]
+    def walked(self, ends: np.ndarray, turns: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Ends [..., 2] of walks from `positions` [..., 2], by a table: head, first, ahead or second."""
+        return ends[turns[..., None], np.arange(2), positions + self.outside]
 
     @property
     def rim(self) -> int:
@@ -169,8 +169,8 @@ def paddles(
     turns = np.minimum(continuity * np.minimum(turns, 2 * np.pi - turns), np.pi / 2)
     # Floating point as in the generator, whose whole degrees are times pi before they are divided.
     in_floats = np.concatenate([(np.arange(DEGREES) - DEGREES // 2) * pi / 180, angles[DEGREES:]])
-    places = np.arange(-window, 2 * window)
-    heads = walks(length, in_floats[:DEGREES], places, exact=exact)
+    positions = np.arange(-window, 2 * window)
+    heads = walks(length, in_floats[:DEGREES], positions, exact=exact)
     seen = _seen(mask[:DEGREES], length + margin)
     return Paddles(
         margin=margin,
@@ -181,9 +181,9 @@ def paddles(
         room=np.minimum(FULL, TOUCH - 1 - mask.astype(np.int64)).astype(np.uint8),
         points=points,
         head=heads,
-        ahead=walks(length + 2 * margin, in_floats, places, exact=exact),
+        ahead=walks(length + 2 * margin, in_floats, positions, exact=exact),
         first=walks(length + margin, reversed_(in_floats[:DEGREES]), heads, exact=exact),
-        second=seconds(seed_distance, places, exact=exact),
+        second=seconds(seed_distance, positions, exact=exact),
         weights=np.rint(WEIGHT * np.cos(turns) ** 2).astype(np.int64),
         seen=seen,
         usable=_usable(seen),
@@ -206,14 +206,14 @@ def _usable(seen: np.ndarray) -> np.ndarray:
 
 @cache
 def markers(radius: float, window: int) -> np.ndarray:
-    """Markers [C, C, C, C] uint8 in squares of C pixels a side, for each place in such a square.
+    """Markers [C, C, C, C] uint8 in squares of C pixels a side, for each position in such a square.
 
-    A place in the middle is far from the window's edges, one at the rim as close to them, since the filter sees no
+    A position in the middle is far from the window's edges, one at the rim as close to them, since the filter sees no
     further than the window.
     """
     far = ceil(radius) + 2 * LANCZOS + 1
     side = min(2 * far + 1, window)
-    fine, place = np.arange(side * SCALE), np.arange(side) * SCALE
-    squares = (fine - place[:, None]) ** 2
+    fine, coarse = np.arange(side * SCALE), np.arange(side) * SCALE
+    squares = (fine - coarse[:, None]) ** 2
     inside = squares[:, None, :, None] + squares[None, :, None, :] <= (radius * SCALE) ** 2
     return shrunk(np.uint8(FULL) * inside, side)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from lra.core.errors import UserError
 from lra.datasets import readers
-from lra.datasets.from_source import Source, missing_source, of_splits, together
-from lra.tasks import DataConfig
+from lra.datasets.builder import Source, of_splits
 from lra.tasks.matching import FILE_SPLITS, Pair, Pairs, fields_of, label_of
 
 DOCUMENTS = "docs.jsonl.xz"
@@ -21,17 +20,16 @@ class AclMatching(Pairs):
     """
 
     name = "acl_matching"
-    rows = (49_179, 6_119, 6_120)
     licence = "texts Creative Commons (CC BY 4.0 for the CL-SciSumm part); graph: ACL Anthology Network"
 
-    def find(self, place: DataConfig) -> Source:
+    def find(self) -> Source:
         pairs = {split: f"acl_pairs/pairs.{part}.tsv.xz" for split, part in FILE_SPLITS.items()}
-        files = together(place, {DOCUMENTS: f"acl_pairs/{DOCUMENTS}", **pairs})
+        files = self.together({DOCUMENTS: f"acl_pairs/{DOCUMENTS}", **pairs})
         if not files:
             wants = f"the folder acl_pairs with {DOCUMENTS} and pairs.{{train,eval,test}}.tsv.xz"
-            return missing_source(place, "pairs of ACL papers", wants=wants, reason="they are not on the hub")
+            return self.missing("pairs of ACL papers", wants=wants, reason="they are not on the hub")
         documents = files.pop(DOCUMENTS)
-        return of_splits(place, documents.name, files, partial(_pairs_of, documents), shared=[documents])
+        return of_splits(documents.name, files, partial(_pairs_of, documents), documents)
 
 
 def _pairs_of(documents: Path, path: Path) -> Iterator[Pair]:

@@ -21,8 +21,8 @@ from lra.core.files import sha256
 from lra.core.paths import expanded
 from lra.datasets import hub, readers
 from lra.datasets.baselines import bag_of_words, majority
+from lra.datasets.builder import FromSource, Source, of_splits
 from lra.datasets.cache import Identity, Splits, Writer
-from lra.datasets.from_source import Content, FromSource, Source, first, of_splits, together
 from lra.datasets.groups import limited
 from lra.datasets.tokenise import (
     TOKENIZER,
@@ -35,7 +35,7 @@ from lra.datasets.tokenise import (
     vocabulary_of,
     word_piece,
 )
-from lra.tasks import DataConfig, Task, TaskSpec, titled
+from lra.tasks import DataConfig, TaskSpec, titled
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -49,6 +49,7 @@ LICENCE = "non-commercial research; cite Zhang, Zhao and LeCun 2015"
 ORDERED_BY_DIGEST = "by SHA-256 of the text: the source has not the official order"  # part of the record
 
 PARTIAL, HUB = "ag_news_partial", "fancyzhx/ag_news"
+PARTIAL_ROWS = "18.6k train"  # of 120,000
 WANTS = "ag_news_csv/train.csv and ag_news_csv/test.csv of the unpacked ag_news_csv.tgz"
 CSV_FILES = {"train": "ag_news_csv/train.csv", "test": "ag_news_csv/test.csv"}
 PARTIAL_FILES = {"train": f"{PARTIAL}/train.partial.jsonl.xz", "test": f"{PARTIAL}/test.csv.xz"}
@@ -91,31 +92,28 @@ class AgNews(FromSource):
             raise UserError(f"task.vocab={self.vocab} is of word pieces, but task.tokenizer=bpe; leave one of them out")
         self._texts: dict[str, list[str]] = {}  # of each split, for the baselines
 
-    def _vocabulary(self, place: DataConfig | None) -> Path | None:
+    @property
+    def _vocab_file(self) -> Path | None:
         """Vocabulary file of word pieces: the one that was named, else the one in the data folder."""
         if self.vocab is not None:
             return expanded(self.vocab, "task.vocab")
-        return None if self.tokenizer == "bpe" or place is None else first(place, *VOCABULARIES)
-
-    def _pieces(self, vocab: Path | None) -> bool:
-        """True if the tokens are word pieces, given the vocabulary at hand."""
-        return self.tokenizer.startswith("wordpiece") or (self.tokenizer == "auto" and vocab is not None)
+        return None if self.tokenizer == "bpe" else self.first(*VOCABULARIES)
 
     @property
-    def _case(self) -> dict[str, bool]:
-        """Entry of a lower-casing tokenizer in the identity of a cache."""
-        return {"lower_case": True} if self.tokenizer == "wordpiece_uncased" else {}
+    def _pieces(self) -> bool:
+        """True if the tokens are word pieces."""
+        return self.tokenizer.startswith("wordpiece") or (self.tokenizer == "auto" and self._vocab_file is not None)
 
-    def spec_of(self, content: Content) -> TaskSpec:
-        vocab = self._vocabulary(self.place)
-        pieces, size = self._pieces(vocab), self.vocabulary
+    @property
+    def spec(self) -> TaskSpec:
+        pieces, size = self._pieces, self.vocabulary
         if pieces:
-            size = len(vocabulary_of(vocab)) if vocab else BERT_VOCABULARY
-        rows = content.get("rows", ROWS)
-        notes = {_count(rows[split], split): rows[split] != ROWS[split] for split in ROWS} | {
+            size = len(vocabulary_of(self._vocab_file)) if self._vocab_file else BERT_VOCABULARY
+        notes = {
+            PARTIAL_ROWS: self.data_config is not None and self.find().name == PARTIAL,
             "BPE" if size == BPE_VOCABULARY else f"BPE {size}": not pieces,
             f"{size} word pieces": pieces and size != BERT_VOCABULARY,
-            "lower case": bool(self._case),
+            "lower case": self.tokenizer == "wordpiece_uncased",
             f"length {self.head}+{self.tail}": (self.head, self.tail) != (HEAD, TAIL),
             f"limit {self.limit}": self.limit is not None,
         }
@@ -127,42 +125,34 @@ class AgNews(FromSource):
             classes=CLASSES,
         )
 
-    def identity(self, place: DataConfig, raw: dict[str, str]) -> Identity:
-        vocab = self._vocabulary(place)
-        pieces = {"pieces": sha256(vocab) if vocab else None, **self._case}
-        return {
-            "task": self.name,
-            "version": VERSION,
-            "tokenizer": pieces if self._pieces(vocab) else {"bpe": self.vocabulary},
-            "head": self.head,
-            "tail": self.tail,
-            "limit": self.limit,
-            "raw": raw,
-        }
+    def files(self) -> list[Path]:
+        return [*super().files(), *([self._vocab_file] if self._vocab_file else [])]
 
-    def find(self, place: DataConfig) -> Source:
+    def identity(self) -> Identity:
+        auto = "wordpiece" if self._pieces else "bpe"
+        kind = auto if self.tokenizer == "auto" else self.tokenizer
+        return {**super().identity(), "vocab": None, "tokenizer": kind}  # `files` has the vocabulary
+
+    def find(self) -> Source:
         """Return the first of: the official CSV files, a part of train, the hub."""
         for name, layout in (("the official CSV files", CSV_FILES), (PARTIAL, PARTIAL_FILES)):
-            if files := together(place, layout):
-                return of_splits(place, name, files, _of_file)
-        return Source(name=f"the hub: {HUB}", read=lambda: {split: _of_hub(place, split) for split in ROWS})
+            if files := self.together(layout):
+                return of_splits(name, files, _of_file)
+        return Source(name=f"the hub: {HUB}", read=lambda: {split: _of_hub(self.config, split) for split in ROWS})
 
-    def build(self, place: DataConfig) -> Task:
-        if self.tokenizer == "auto" and not self._pieces(self._vocabulary(place)):
+    def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
+        if self.tokenizer == "auto" and not self._pieces:
             say(
                 f"ag_news: no vocabulary of bert-base-cased found; using a BPE of {self.vocabulary} tokens "
                 "(task.tokenizer=wordpiece fetches the vocabulary, task.vocab=FILE names it)"
             )
-        return super().build(place)
-
-    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
         examples_by_split = source.read()
         ordered = source.name != PARTIAL
         splits = _splits(examples_by_split, ordered)
         for split, examples in splits.items():
             splits[split] = [examples[row] for row in limited(len(examples), self.limit, split)]
         self._texts = {split: [text for text, _ in examples] for split, examples in splits.items()}
-        tokenizer = self._tokenizer(place, self._texts["train"], staging / TOKENIZER)
+        tokenizer = self._tokenizer(self._texts["train"], folder / TOKENIZER)
         for split, examples in splits.items():
             for (_, label), ids in zip(examples, encode(tokenizer, self._texts[split]), strict=True):
                 writers[split].add(label, head_and_tail(ids, self.head, self.tail))
@@ -170,9 +160,9 @@ class AgNews(FromSource):
             "rows": {split: len(examples) for split, examples in examples_by_split.items()},
             "order": "official" if ordered else ORDERED_BY_DIGEST,
             "tokenizer": {
-                "kind": "WordPiece" if self._pieces(self._vocabulary(place)) else "BPE",
+                "kind": "WordPiece" if self._pieces else "BPE",
                 "size": self.spec.vocab_size,
-                "sha256": sha256(staging / TOKENIZER),
+                "sha256": sha256(folder / TOKENIZER),
             },
             "licence": LICENCE,
         }
@@ -194,14 +184,13 @@ class AgNews(FromSource):
     def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
         return decode(ids, tokenizer)
 
-    def _tokenizer(self, place: DataConfig, train: list[str], path: Path) -> "Tokenizer":
+    def _tokenizer(self, train: list[str], path: Path) -> "Tokenizer":
         """Load or train the tokenizer and save it as `path`."""
-        vocab = self._vocabulary(place)
-        if not self._pieces(vocab):
+        if not self._pieces:
             return train_bpe(train, self.vocabulary, path)
         wants = f"{VOCABULARIES[0]}, or choose task.tokenizer=bpe"
-        vocab = vocab or hub.file(place, BERT, "vocab.txt", wants=wants)
-        tokenizer = word_piece(vocab, lower_case=bool(self._case))
+        vocab = self._vocab_file or hub.file(self.config, BERT, "vocab.txt", wants=wants)
+        tokenizer = word_piece(vocab, lower_case=self.tokenizer == "wordpiece_uncased")
         tokenizer.save(str(path))
         return tokenizer
 
@@ -213,11 +202,6 @@ def _splits(read: dict[str, Examples], ordered: bool) -> dict[str, Examples]:
         train = sorted(train, key=lambda item: hashlib.sha256(item[0].encode()).digest())
     cut = len(train) * 7 // 10
     return {"train": train[:cut], "val": train[cut:], "test": read["test"]}
-
-
-def _count(rows: int, split: str) -> str:
-    """Number of rows for the task's name: 18.6k train."""
-    return f"{rows / 1000:.1f}k {split}" if rows >= 1000 else f"{rows} {split}"
 
 
 def _of_file(path: Path) -> Examples:
@@ -238,8 +222,8 @@ def _of_file(path: Path) -> Examples:
     return examples
 
 
-def _of_hub(place: DataConfig, split: str) -> Examples:
-    rows = hub.rows(place, HUB, split=split, count=ROWS[split], wants=WANTS)
+def _of_hub(config: DataConfig, split: str) -> Examples:
+    rows = hub.rows(config, HUB, split=split, count=ROWS[split], wants=WANTS)
     return [(row["text"], row["label"]) for row in rows]
 
 

@@ -17,14 +17,14 @@ from lra.core.errors import UserError
 from lra.core.files import sha256, write_json
 from lra.datasets import readers
 from lra.datasets.baselines import bigram, unigram
+from lra.datasets.builder import FromSource, Source
 from lra.datasets.cache import SPLITS, Splits, Writer
-from lra.datasets.from_source import Content, FromSource, Source, counted, first, missing_source
 from lra.datasets.groups import shuffled
 from lra.datasets.tokenise import TOKENIZER, BpeVocabulary, decode, encode, train_bpe
-from lra.tasks import DataConfig, TaskSpec, titled
+from lra.tasks import TaskSpec, titled
 
 VERSION = 1
-CONTEXT, VOCABULARY, BOOKS = 128, 5_000, 100  # of the paper
+CONTEXT, VOCABULARY = 128, 5_000  # of the paper
 Group = Literal["children", "young-adventure"]
 GROUPS = get_args(Group)
 ENDS = (0.90, 0.95)  # of train and of validation, in characters
@@ -63,10 +63,9 @@ class Books(FromSource):
     def options(self) -> dict[str, Any]:
         return {"context": self.context, "vocabulary": self.vocabulary, "groups": self.book_groups, "limit": self.limit}
 
-    def spec_of(self, content: Content) -> TaskSpec:
-        count = content.get("books", {"found": BOOKS})["found"]
+    @property
+    def spec(self) -> TaskSpec:
         notes = {
-            f"{count} books from {COLLECTION}": count != BOOKS,
             ", ".join(self.book_groups): self.book_groups != sorted(GROUPS),
             f"context {self.context}": self.context != CONTEXT,
             f"vocabulary {self.vocabulary}": self.vocabulary != VOCABULARY,
@@ -82,20 +81,15 @@ class Books(FromSource):
             causal=True,
         )
 
-    def find(self, place: DataConfig) -> Source:
-        if collection := first(place, f"{COLLECTION}.xz", COLLECTION):
-            return Source(
-                name=COLLECTION,
-                files=[collection],
-                read=lambda: _read(collection),
-                content=lambda: {"books": {"found": counted(place, collection, readers.count)}},
-            )
-        return missing_source(place, "books", wants=WANTS, reason="no list of these books is published")
+    def find(self) -> Source:
+        if collection := self.first(f"{COLLECTION}.xz", COLLECTION):
+            return Source(name=COLLECTION, files=[collection], read=lambda: _read(collection))
+        return self.missing("books", wants=WANTS, reason="no list of these books is published")
 
-    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         every_book = source.read()
         splits = _split(self._chosen(every_book))
-        tokenizer = train_bpe((book["text"] for book in splits["train"]), self.vocabulary, staging / TOKENIZER)
+        tokenizer = train_bpe((book["text"] for book in splits["train"]), self.vocabulary, folder / TOKENIZER)
         for split, books in splits.items():
             tokens = 0
             for book in books:
@@ -106,10 +100,10 @@ class Books(FromSource):
                 raise UserError(
                     f"books: {tokens} tokens in the {split} split, expected more than task.context={self.context}"
                 )
-        write_json(staging / LISTING, {split: [book["path"] for book in books] for split, books in splits.items()})
+        write_json(folder / LISTING, {split: [book["path"] for book in books] for split, books in splits.items()})
         return {
             "books": {"found": len(every_book), **{split: len(books) for split, books in splits.items()}},
-            "tokenizer": {"kind": "BPE", "size": self.vocabulary, "sha256": sha256(staging / TOKENIZER)},
+            "tokenizer": {"kind": "BPE", "size": self.vocabulary, "sha256": sha256(folder / TOKENIZER)},
             "licence": LICENCE,
         }
 

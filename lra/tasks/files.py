@@ -15,8 +15,8 @@ from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.core.names import data_name
 from lra.datasets.baselines import bag_of_words, bag_of_words_or_letters, majority, pair_cosine
-from lra.datasets.cache import SPLITS, Identity, Splits, Writer
-from lra.datasets.from_source import Content, FromSource, Source, stored
+from lra.datasets.builder import FromSource, Source
+from lra.datasets.cache import SPLITS, Identity, Splits, Writer, stored
 from lra.datasets.groups import Group, by_value, held_out, limited
 from lra.datasets.tables import Columns, Example, Quotes, bare, examples, ordered, scan
 from lra.datasets.tokenise import (
@@ -31,7 +31,7 @@ from lra.datasets.tokenise import (
     text_of,
     train_bpe,
 )
-from lra.tasks import DataConfig, Split, TaskSpec, titled
+from lra.tasks import Split, TaskSpec, titled
 from lra.tasks._files_of_splits import Data, Paths, files_of, unread
 
 if TYPE_CHECKING:
@@ -98,16 +98,15 @@ class Files(FromSource):
         )
         self._tokenizer: Tokenizer | None = None  # a trained BPE
 
-    def find(self, place: DataConfig) -> Source:
-        every = [*chain(*files_of(self.data, place).values())]
+    def find(self) -> Source:
+        every = [*chain(*self._files().values())]
         return Source(
-            name=", ".join(path.name for path in every),
-            files=every,
-            read=lambda: self._read(self._labelled(place)),
-            content=partial(self._content, place),
+            name=", ".join(path.name for path in every), files=every, read=lambda: self._read(self._labelled())
         )
 
-    def spec_of(self, content: Content) -> TaskSpec:
+    @property
+    def spec(self) -> TaskSpec:
+        content = {} if self.data_config is None else self._content()
         units = {"bytes": "bytes", "bpe": f"tokens of a BPE of {self.vocabulary}", "ids": "token ids"}
         sizes = {"bytes": BYTE_VOCABULARY, "bpe": self.vocabulary, "ids": content.get("vocabulary", MAX_VOCABULARY)}
         notes = {f"{self.max_length} {units[self.tokens]}": True, f"limit {self.limit}": self.limit is not None}
@@ -120,22 +119,21 @@ class Files(FromSource):
             documents=content.get("texts", 1),
         )
 
-    def identity(self, place: DataConfig, raw: dict[str, str]) -> Identity:
+    def identity(self) -> Identity:
         return {
             "task": "files",
             "version": VERSION,
-            "shares": self._shares(self._labelled(place)),
+            "shares": self._shares(self._labelled()),
             "columns": [self.text, self.text2, self.label, self.columns, self.quotes, self.exact_labels],
             "padding": self.padding,
             "tokens": {"bpe": self.vocabulary} if self.tokens == "bpe" else self.tokens,
             "max_length": self.max_length,
             "limit": self.limit,
-            "raw": raw,
         }
 
-    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         rows_by_split: dict[str, list[Example]] = source.read()
-        content = source.content()
+        content = self._content()
         classes = {label: number for number, label in enumerate(content["labels"])}
         _check_against_train(rows_by_split, classes)
         splits = {
@@ -144,7 +142,7 @@ class Files(FromSource):
         tokenizer = None
         if self.tokens == "bpe":
             texts = [text for row in splits["train"] for text in row.texts]
-            tokenizer = train_bpe(texts, self.vocabulary, staging / TOKENIZER)
+            tokenizer = train_bpe(texts, self.vocabulary, folder / TOKENIZER)
         self._tokenizer, cut, inputs = tokenizer, 0, set[bytes]()
         for split, rows in splits.items():
             for row, ids in zip(rows, _encoded(rows, tokenizer), strict=True):
@@ -159,7 +157,7 @@ class Files(FromSource):
                 "tokens; task.max_length=N reads more, task.padding=ID takes padding off"
             )
         used, found = (sum(map(len, rows.values())) for rows in (splits, rows_by_split))
-        self._report(place, rows_by_split, content["labels"])
+        self._report(rows_by_split, content["labels"])
         if used < found:
             say(f"{self.name}: {used:,} of {found:,} examples are used: task.limit={self.limit}")
         if cut:
@@ -167,9 +165,9 @@ class Files(FromSource):
         return {
             "rows": {split: len(rows) for split, rows in rows_by_split.items()},
             "cut": cut,
-            "parts of train": self._shares(self._labelled(place)),
+            "parts of train": self._shares(self._labelled()),
             **content,
-            **({"tokenizer": {"kind": "BPE", "sha256": sha256(staging / TOKENIZER)}} if tokenizer else {}),
+            **({"tokenizer": {"kind": "BPE", "sha256": sha256(folder / TOKENIZER)}} if tokenizer else {}),
         }
 
     def baselines(self, splits: Splits) -> dict[str, float]:
@@ -196,9 +194,7 @@ class Files(FromSource):
         return {**super().groups(split), "class": by_value(split.labels, lambda number: labels[number])}
 
     def class_names(self) -> list[str]:
-        if self.place is None:
-            return super().class_names()
-        return self.find(self.place).content()["labels"]
+        return super().class_names() if self.data_config is None else self._content()["labels"]
 
     def encode(self, text: str, tokenizer: Path) -> np.ndarray:
         if self.tokens == "ids":
@@ -214,29 +210,33 @@ class Files(FromSource):
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
         return ids + 1 if self.tokens == "ids" else ids
 
-    def _scans(self, place: DataConfig) -> dict[str, list[dict[str, Any]]]:
+    def _files(self) -> Paths:
+        return files_of(self, self.data)
+
+    def _scans(self) -> dict[str, list[dict[str, Any]]]:
         """Facts about each file of each split, by `scan`; they are stored until a file changes."""
         key = f"{VERSION} {self.max_classes} {self.column_names}"
         return {
             split: [
-                stored(place, [path], key, partial(scan, path, self.column_names, self.max_classes)) for path in paths
+                stored(self.config, [path], key, partial(scan, path, self.column_names, self.max_classes))
+                for path in paths
             ]
-            for split, paths in files_of(self.data, place).items()
+            for split, paths in self._files().items()
         }
 
-    def _labelled(self, place: DataConfig) -> Paths:
+    def _labelled(self) -> Paths:
         """Files of the splits without those whose labels are all hidden: empty, null, or -1, unless train has it."""
-        labels = {split: {*chain(*(found["labels"] for found in scans))} for split, scans in self._scans(place).items()}
+        labels = {split: {*chain(*(found["labels"] for found in scans))} for split, scans in self._scans().items()}
         known = labels["train"] - {""}
         return {
             split: paths
-            for split, paths in files_of(self.data, place).items()
+            for split, paths in self._files().items()
             if split == "train" or not labels[split] <= {"", "-1"} - known
         }
 
-    def _content(self, place: DataConfig) -> Content:
+    def _content(self) -> dict[str, Any]:
         """Labels and texts per example of train, and for token ids the vocabulary of all splits."""
-        scans = {split: found for split, found in self._scans(place).items() if split in self._labelled(place)}
+        scans = {split: found for split, found in self._scans().items() if split in self._labelled()}
         for found in chain(*scans.values()):
             if "" in found["labels"]:
                 raise UserError(f"{found['labels']['']}: {self.label} is '', expected a text or a whole number")
@@ -244,7 +244,7 @@ class Files(FromSource):
         for found in scans["train"]:
             labels = {**found["labels"], **labels}
         if not labels:
-            raise UserError(f"{files_of(self.data, place)['train'][0]}: no row has a label in {self.label}")
+            raise UserError(f"{self._files()['train'][0]}: no row has a label in {self.label}")
         ids = [found["largest"] for found in chain(*scans.values()) if found["largest"] is not None]
         return {
             "labels": ordered(labels, self.exact_labels),
@@ -286,10 +286,10 @@ class Files(FromSource):
             return " ".join(map("id{}".format, ids))
         return self._tokenizer.decode(ids.tolist()) if self._tokenizer else text_of(ids).decode(errors="replace")
 
-    def _report(self, place: DataConfig, splits: dict[str, list[Example]], labels: list[str]) -> None:
+    def _report(self, splits: dict[str, list[Example]], labels: list[str]) -> None:
         """Name columns, files and rows that are not read, and classes without an example in validation or test."""
         names = [*map(bare, (self.text, self.text2, self.label))]
-        scans, labelled = self._scans(place), self._labelled(place)
+        scans, labelled = self._scans(), self._labelled()
         for split, found in scans.items():
             hidden = sum(each["unlabelled"] for each in found)
             if split not in labelled:
@@ -299,7 +299,7 @@ class Files(FromSource):
         header = scans["train"][0]["columns"]
         lists: dict[str, list[str]] = {
             "columns not read": [name or repr(name) for name in header if bare(name) not in names],
-            "files not read": unread(self.data, files_of(self.data, place), place),
+            "files not read": unread(self, self.data, self._files()),
         }
         for split in ("val", "test"):
             present = {row.label for row in splits[split]}

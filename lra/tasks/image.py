@@ -16,8 +16,8 @@ from pydantic import PositiveInt
 from lra.core.errors import UserError
 from lra.datasets import hub, readers
 from lra.datasets.baselines import majority, nearest_centroid
+from lra.datasets.builder import FromSource, Source
 from lra.datasets.cache import Splits, Writer
-from lra.datasets.from_source import Content, FromSource, Source, together
 from lra.datasets.groups import held_out, limited
 from lra.datasets.tokenise import BYTE_VOCABULARY, picture_of
 from lra.tasks import DataConfig, TaskSpec, titled
@@ -49,9 +49,11 @@ class Image(FromSource):
 
     limit: PositiveInt | None
 
-    def spec_of(self, content: Content) -> TaskSpec:
+    @property
+    def spec(self) -> TaskSpec:
+        copies = bool(self.together(COPIES_FILES))
         return TaskSpec(
-            name=titled(self.name, {"JPEG copies": "note" in content, f"limit {self.limit}": self.limit is not None}),
+            name=titled(self.name, {"JPEG copies": copies, f"limit {self.limit}": self.limit is not None}),
             version=VERSION,
             vocab_size=BYTE_VOCABULARY,
             max_len=PIXELS,
@@ -59,23 +61,18 @@ class Image(FromSource):
             fixed_length=True,
         )
 
-    def find(self, place: DataConfig) -> Source:
+    def find(self) -> Source:
         """Return the folder of grey copies, or else the hub."""
-        if files := together(place, COPIES_FILES):
-            return Source(
-                name=COPIES,
-                files=[*files.values()],
-                read=lambda: _read_copies(files),
-                content=lambda: {"note": COPIES_NOTE},
-            )
-        return Source(name=f"the hub: {HUB}", read=lambda: _read_hub(place))
+        if files := self.together(COPIES_FILES):
+            return Source(name=COPIES, files=[*files.values()], read=lambda: _read_copies(files))
+        return Source(name=f"the hub: {HUB}", read=lambda: _read_hub(self.config))
 
-    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
-        content = source.content()
-        for split, (pixels, labels) in _splits(source.read(), copies="note" in content).items():
+    def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
+        copies = source.name == COPIES
+        for split, (pixels, labels) in _splits(source.read(), copies=copies).items():
             for row in limited(len(labels), self.limit, split):
                 writers[split].add(int(labels[row]), pixels[row].astype(np.uint16) + 1)
-        return {"licence": LICENCE, **content}
+        return {"licence": LICENCE, **({"note": COPIES_NOTE} if copies else {})}
 
     def baselines(self, splits: Splits) -> dict[str, float]:
         train, test = splits["train"], splits["test"]
@@ -126,10 +123,10 @@ def _sized(path: Path, size: int) -> np.ndarray:
     return np.frombuffer(data, dtype=np.uint8)
 
 
-def _read_hub(place: DataConfig) -> dict[str, Images]:
+def _read_hub(config: DataConfig) -> dict[str, Images]:
     read = {}
     for split, rows in ROWS.items():
-        data = hub.rows(place, HUB, split=split, count=rows, wants=f"the folder {COPIES}")
+        data = hub.rows(config, HUB, split=split, count=rows, wants=f"the folder {COPIES}")
         pixels = np.stack([grey(np.asarray(example["img"])).ravel() for example in data])
         read[split] = pixels, np.array([example["label"] for example in data], dtype=np.uint8)
     return read

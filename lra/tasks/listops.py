@@ -17,10 +17,10 @@ from pydantic import PositiveInt
 from lra.core.errors import UserError
 from lra.datasets import readers
 from lra.datasets.baselines import majority
+from lra.datasets.builder import GENERATED, FromSource, Generated, Source, TaskBuilder, of_splits
 from lra.datasets.cache import SPLITS, Identity, Splits, Writer
-from lra.datasets.from_source import Content, FromSource, Generated, Source, located, of_splits
 from lra.datasets.groups import Group, by_value
-from lra.tasks import DataConfig, Split, Task, TaskSpec, titled
+from lra.tasks import Split, Task, TaskSpec, titled
 from lra.tasks._listops_trees import CLOSE, IDS, OPERATORS, WORDS, generate
 
 VERSION = 2  # 1 had no baseline but the majority class and the root operator; its expressions are the same
@@ -38,7 +38,7 @@ PUBLISHED = {
 }
 
 
-class Expressions(FromSource):
+class Expressions(TaskBuilder):
     """Base class of generated expressions and of those from files."""
 
     def groups(self, split: Split) -> dict[str, Group]:
@@ -109,7 +109,8 @@ class ListOps(Generated, Expressions):
                     f"task.{key}={getattr(self, key)}: expected at least 2, an operator has two arguments or more"
                 )
 
-    def spec_of(self, content: Content) -> TaskSpec:
+    @property
+    def spec(self) -> TaskSpec:
         keys_of = {
             f"length {self.min_length}-{self.max_length}": ("min_length", "max_length"),
             f"depth {self.max_depth}": ("max_depth",),
@@ -117,21 +118,20 @@ class ListOps(Generated, Expressions):
             f"{'/'.join(map(str, self.sizes.values()))} examples": ("train_size", "val_size", "test_size"),
         }
         notes = {note: any(getattr(self, key) != self.standard[key] for key in keys) for note, keys in keys_of.items()}
-        return _spec(titled(self.title, notes), self.max_length)
+        return _spec_of(titled(self.title, notes), self.max_length)
 
-    def generated(self, place: DataConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        total = sum(self.sizes.values())
-        return generate(total, seed=self.seed, workers=place.workers, progress=place.progress, **self.options)
-
-    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
-        tokens, offsets, labels = source.read()
+    def write(self, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
+        total, config, bounds = sum(self.sizes.values()), self.config, self.example_options
+        tokens, offsets, labels = generate(
+            total, seed=self.seed, workers=config.workers, progress=config.progress, **bounds
+        )
         start = 0
         for split, size in self.sizes.items():
             stop = start + size
             lengths = np.diff(offsets[start : stop + 1])
             writers[split].extend(tokens[offsets[start] : offsets[stop]], lengths, labels[start:stop])
             start = stop
-        return {}
+        return {"from": GENERATED}
 
 
 class ListOpsShort(ListOps):
@@ -149,7 +149,8 @@ class ListOpsShort(ListOps):
     }
 
 
-class ListOpsFiles(Expressions):
+@dataclass(kw_only=True)
+class ListOpsFiles(Expressions, FromSource):
     """Expressions from LRA's files basic_{train,val,test}.tsv.
 
     Args:
@@ -157,28 +158,28 @@ class ListOpsFiles(Expressions):
         max_length: tokens of an expression.
     """
 
-    def __init__(self, *, folder: str, max_length: PositiveInt) -> None:
-        self.folder = folder
-        self.max_length = max_length
+    name = "listops"
 
-    def spec_of(self, content: Content) -> TaskSpec:
-        published = {split: PUBLISHED[f"{split}_size"] for split in SPLITS}
-        official = content.get("rows") == published and self.max_length == PUBLISHED["max_length"]
-        return _spec(titled("listops", {"files": not official}), self.max_length)
+    folder: str
+    max_length: PositiveInt
 
-    def identity(self, place: DataConfig, raw: dict[str, str]) -> Identity:
-        return {"task": "listops", "version": VERSION, "max_length": self.max_length, "raw": raw}
+    @property
+    def spec(self) -> TaskSpec:
+        note = f"length {self.max_length}"
+        return _spec_of(titled(self.name, {note: self.max_length != PUBLISHED["max_length"]}), self.max_length)
 
-    def find(self, place: DataConfig) -> Source:
-        folder = located(place, self.folder, "folder")
-        files = {split: folder / f"basic_{split}.tsv" for split in SPLITS}
-        return of_splits(place, str(folder), files, _read, count=lambda path: readers.count(path) - 1)  # the header
+    def identity(self) -> Identity:
+        return {"task": self.name, "version": VERSION, "max_length": self.max_length}
 
-    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def find(self) -> Source:
+        folder = self.located(self.folder, "folder")
+        return of_splits(str(folder), {split: folder / f"basic_{split}.tsv" for split in SPLITS}, _read)
+
+    def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         for split, examples in source.read().items():
             for label, tokens in examples:
                 writers[split].add(label, tokens)
-        return {}
+        return {"rows": {split: len(writer) for split, writer in writers.items()}}
 
 
 def _ids_of(text: str, where: str) -> np.ndarray:
@@ -195,15 +196,15 @@ def with_parentheses(words: list[str]) -> str:
     There an operator takes its arguments and its end one at a time, each time inside a pair of parentheses.
     """
     written: list[str] = []
-    operators: list[int] = []  # places of those that are open
+    operators: list[int] = []  # indices of those that are open
     for word in words:
         written.append(word)
         if word in OPERATORS:
             operators.append(len(written) - 1)
             continue
         taken_by = [operators.pop()] if word == CLOSE else []
-        for place in [*taken_by, *operators[-1:]]:
-            written[place] = f"( {written[place]}"
+        for index in [*taken_by, *operators[-1:]]:
+            written[index] = f"( {written[index]}"
             written[-1] += " )"
     return " ".join(written)
 
@@ -219,7 +220,7 @@ def _read(path: Path) -> Iterator[tuple[int, np.ndarray]]:
         yield int(target), _ids_of(source, where)
 
 
-def _spec(name: str, max_length: int) -> TaskSpec:
+def _spec_of(name: str, max_length: int) -> TaskSpec:
     return TaskSpec(name=name, version=VERSION, vocab_size=VOCABULARY, max_len=max_length, classes=10)
 
 
@@ -240,9 +241,9 @@ def by_start(train: Split, test: Split, count: int) -> np.ndarray:
 
 def _starts(split: Split, count: int) -> np.ndarray:
     """Number of the first tokens of each expression [n]; tokens beyond its end count as 0."""
-    places = split.offsets[split.index][:, None] + np.arange(count)
-    inside = places < split.offsets[split.index + 1][:, None]
-    tokens = np.where(inside, split.tokens[np.minimum(places, len(split.tokens) - 1)], 0).astype(np.int64)
+    indices = split.offsets[split.index][:, None] + np.arange(count)  # [n, count]
+    inside = indices < split.offsets[split.index + 1][:, None]
+    tokens = np.where(inside, split.tokens[np.minimum(indices, len(split.tokens) - 1)], 0).astype(np.int64)
     return tokens @ VOCABULARY ** np.arange(count)
 
 

@@ -160,13 +160,13 @@ class Recall(Probe):
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         """Return the accuracy of guessing one of the value tokens so far."""
         tokens, examples = grid(test)
-        places, labels = np.asarray(test.places), np.asarray(test.labels)
+        positions, labels = np.asarray(test.positions), np.asarray(test.labels)
         first, stop = 1 + self.keys, 1 + self.keys + self.values
-        all_values = np.cumsum((tokens >= first) & (tokens < stop), axis=1)[examples, places]
+        all_values = np.cumsum((tokens >= first) & (tokens < stop), axis=1)[examples, positions]
         hits = np.zeros(len(labels))
         for value in range(first, stop):
             rows = labels == value
-            hits[rows] = np.cumsum(tokens == value, axis=1)[examples[rows], places[rows]]
+            hits[rows] = np.cumsum(tokens == value, axis=1)[examples[rows], positions[rows]]
         return {"a value of the context at random": 100 * np.mean(hits / all_values)}
 
 
@@ -236,7 +236,7 @@ class _Sequences:
     def examples(self) -> Examples:
         """Return sequences aligned to the right; the answer at a scored position is the next token."""
         length = self.tokens.shape[1]
-        source = (np.arange(length) + self.ends[:, None]) % length  # the unwritten places come first
+        source = (np.arange(length) + self.ends[:, None]) % length  # the unwritten positions come first
         tokens = np.take_along_axis(self.tokens, source, axis=1)
         scored = np.take_along_axis(self.scored, source, axis=1)
         return tokens[:, :-1], np.where(scored, tokens, -1)[:, 1:]

@@ -4,7 +4,8 @@ Source:
     Data: the ACL Anthology Network (Radev et al. 2013). Task: Long Range Arena (Tay et al. 2021).
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,11 +16,11 @@ from pydantic import PositiveInt
 from lra.core.errors import UserError
 from lra.datasets import readers
 from lra.datasets.baselines import Overlap, majority, pair_cosine
-from lra.datasets.cache import SPLITS, Splits, Writer
-from lra.datasets.from_source import Content, FromSource, Source, missing_source, of_splits, together
+from lra.datasets.builder import FromSource, Source, of_splits
+from lra.datasets.cache import Splits, Writer
 from lra.datasets.groups import Group, by_size, sampled
 from lra.datasets.tokenise import BYTE_VOCABULARY, byte_ids, text_of
-from lra.tasks import DataConfig, Split, Task, TaskSpec, titled
+from lra.tasks import Split, Task, TaskSpec, titled
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
@@ -39,17 +40,14 @@ class Pairs(FromSource):
         limit: maximum number of examples of each split, or None.
     """
 
-    rows: ClassVar[tuple[int, int, int]]  # of train, val and test, where the data are complete
     licence: ClassVar[str]
 
     max_length: PositiveInt
     limit: PositiveInt | None
 
-    def spec_of(self, content: Content) -> TaskSpec:
-        complete = dict(zip(SPLITS, self.rows, strict=True))
-        rows = content.get("rows", complete)
+    @property
+    def spec(self) -> TaskSpec:
         notes = {
-            f"{'/'.join(str(rows[split]) for split in SPLITS)} examples": rows != complete,
             f"length {self.max_length}": self.max_length != PUBLISHED_LENGTH,
             f"limit {self.limit}": self.limit is not None,
         }
@@ -62,12 +60,18 @@ class Pairs(FromSource):
             documents=2,
         )
 
-    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
+        rows = Counter[str]()
+
+        def encoded(split: str, pairs: Iterable[Pair]) -> Iterator[tuple]:
+            for label, *texts in pairs:
+                rows[split] += 1
+                yield label, *(byte_ids(text, self.max_length) for text in texts)
+
         for split, pairs in source.read().items():
-            encoded = ((label, *(byte_ids(text, self.max_length) for text in texts)) for label, *texts in pairs)
-            for example in sampled(encoded, self.limit, split):
+            for example in sampled(encoded(split, pairs), self.limit, split):
                 writers[split].add(*example)
-        return {**source.content(), "licence": self.licence}
+        return {"rows": rows, "licence": self.licence}
 
     def baselines(self, splits: Splits) -> dict[str, float]:
         """Return test accuracies (percent) of the majority class and of the cosine of the two documents."""
@@ -94,25 +98,23 @@ class Matching(Pairs):
     """
 
     name = "matching"
-    rows = (147_086, 18_090, 17_437)
     licence = "none stated in the archive; papers of the ACL Anthology Network, cite Radev et al. 2013"
 
     FOLDERS = ("tsv_data", "lra_release/tsv_data", "lra_release/lra_release/tsv_data")
 
-    def find(self, place: DataConfig) -> Source:
+    def find(self) -> Source:
         layouts = [
             {split: f"{folder}/new_aan_pairs.{part}.tsv" for split, part in FILE_SPLITS.items()}
             for folder in self.FOLDERS
         ]
-        files = together(place, *layouts)
+        files = self.together(*layouts)
         if not files:
-            return missing_source(
-                place,
+            return self.missing(
                 "the AAN pairs of Long Range Arena",
                 wants="tsv_data of the unpacked lra_release.gz (7.7 GB); or use the smaller task=acl_matching",
                 reason="it is not on the Hugging Face hub",
             )
-        return of_splits(place, files["train"].name, files, _pairs_of)
+        return of_splits(files["train"].name, files, _pairs_of)
 
     def export(self, task: Task, folder: Path) -> None:
         """Write tsv_data/new_aan_pairs.*.tsv; texts are cut as they are read, ids are numbers of stored documents."""

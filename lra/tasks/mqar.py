@@ -66,9 +66,9 @@ class Mqar(Probe):
         keys = 1 + draws.subsets(half, rows, pairs)
         values = 1 + half + draws.subsets(half, rows, pairs)
         tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
-        places = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)
-        weights = places ** (self.power - 1.0)
-        late = -np.log(draws.shares(rows, len(places))) / weights  # exponential clocks: the earliest are drawn
+        order = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)
+        weights = order ** (self.power - 1.0)
+        late = -np.log(draws.shares(rows, len(order))) / weights  # exponential clocks: the earliest are drawn
         queries = 2 * pairs + 2 * late.argsort(axis=1, kind="stable")[:, :pairs]
         np.put_along_axis(tokens, queries, keys, axis=1)
         np.put_along_axis(answers, queries, values, axis=1)
@@ -85,8 +85,8 @@ class Mqar(Probe):
 def _asked(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
     """Distance of each predicted key from its pair, and the number of pairs of its example [m]."""
     tokens, examples = grid(split)
-    places = np.asarray(split.places)
-    queried = tokens[examples, places]
+    positions = np.asarray(split.positions)
+    queried = tokens[examples, positions]
     pairs = split.counts(examples)
     shown = (tokens[examples, ::2] == queried[:, None]).argmax(axis=1)  # pairs come first
-    return places - 2 * shown, pairs
+    return positions - 2 * shown, pairs

@@ -7,7 +7,6 @@ Source:
     with 32 pixels a side, and 128 as Path-X.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,18 @@ import numpy as np
 
 from lra.core.errors import UserError
 from lra.datasets.baselines import majority, nearest_centroid
+from lra.datasets.builder import GENERATED, Generated, TaskBuilder, in_order
 from lra.datasets.cache import Splits, Writer
-from lra.datasets.from_source import Content, FromSource, Generated, Source, in_order
 from lra.datasets.groups import Group, by_size, by_value
 from lra.datasets.splits import Pictures
 from lra.datasets.tokenise import picture_of
-from lra.tasks import DataConfig, Task, TaskSpec, titled
-from lra.tasks._pathfinder_snakes import BLOCK, Design, Images, block
+from lra.tasks import Task, TaskSpec, titled
+from lra.tasks._pathfinder_snakes import BLOCK, Design, block
 
 VERSION = 1
-GENERATED = 3  # version of pictures with the generator's accidents; 1 and 2 lacked some of the generator's rounding
+WITH_ACCIDENTS = 3  # of pictures with the generator's accidents; 1 and 2 lacked some of the generator's rounding
 GREYS = 256
-KNOWN = ("marker distance", "distractors placed", "path length")  # attributes, in pixels or snakes
+ATTRIBUTES = ("marker distance", "distractors placed", "path length")  # in pixels or snakes
 
 # Options of the published data: LRA's settings of the generator
 # (lra_benchmarks/data/pathfinder.py), else the generator's own (snakes2_wrapper.py).
@@ -49,28 +48,31 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 
 
-class Paths(FromSource):
+class Paths(TaskBuilder):
     """Base class of generated pictures and of those from files."""
 
     def groups(self, split: Pictures) -> dict[str, Group]:
-        """Return the groups of every task and, for generated pictures, those by KNOWN."""
+        """Return the groups of every task and, for generated pictures, those by ATTRIBUTES."""
         groups = super().groups(split)
-        if isinstance(split, Pictures) and split.known is not None:
-            distance, placed, path = split.known.reshape(len(split), len(KNOWN)).T
-            groups = {**dict(zip(KNOWN, (by_size(distance), by_value(placed), by_size(path)), strict=True)), **groups}
+        if isinstance(split, Pictures) and split.attributes is not None:
+            distance, placed, path = split.attributes.reshape(len(split), len(ATTRIBUTES)).T
+            groups = {
+                **dict(zip(ATTRIBUTES, (by_size(distance), by_value(placed), by_size(path)), strict=True)),
+                **groups,
+            }
         return groups
 
     def baseline_predictions(self, task: Task) -> np.ndarray | None:
         """Return the most frequent label in train for each distance of the markers."""
         train, test = task.train, task.test
         assert isinstance(train, Pictures) and isinstance(test, Pictures)
-        return None if train.known is None else by_distance(train, test)
+        return None if train.attributes is None else by_distance(train, test)
 
     def baselines(self, splits: Splits) -> dict[str, float]:
         """Return test accuracies (percent) of the majority class, the nearest centroid and the marker distance."""
         train, test = splits["train"], splits["test"]
         scores = {"majority class": majority(train, test), "nearest centroid": nearest_centroid(train, test)}
-        if train.known is not None:
+        if train.attributes is not None:
             scores["distance of the markers"] = float(100 * np.mean(test.labels == by_distance(train, test)))
         return scores
 
@@ -96,9 +98,10 @@ class Pathfinder(Design, Generated, Paths):
     @property
     def design(self) -> Design:
         """Options of a picture, without sizes and seed."""
-        return Design(**self.options)
+        return Design(**self.example_options)
 
-    def spec_of(self, content: Content) -> TaskSpec:
+    @property
+    def spec(self) -> TaskSpec:
         base = min(PUBLISHED, key=lambda name: abs(PUBLISHED[name]["window"] - self.window))
         notes = {"mended": self.fixed_generator}
         notes |= {
@@ -107,30 +110,24 @@ class Pathfinder(Design, Generated, Paths):
         }
         sizes = "/".join(map(str, self.sizes.values()))
         notes[f"{sizes} examples"] = self.sizes != SIZES
-        return spec_of_pictures(titled(base, notes), self.window, VERSION if self.fixed_generator else GENERATED)
+        return spec_of_pictures(titled(base, notes), self.window, VERSION if self.fixed_generator else WITH_ACCIDENTS)
 
-    def generated(self, place: DataConfig) -> Iterator[Images]:
-        """Yield blocks of images."""
-        total = sum(self.sizes.values())
-        calls = ((number, self.seed, self.design) for number in range(-(-total // BLOCK)))
-        for number, images in enumerate(in_order(block, calls, place.workers), start=1):
-            yield images
-            place.progress(min(number * BLOCK, total), total)
-
-    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def write(self, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         stops = np.cumsum(list(self.sizes.values()))
-        done = 0
-        for images in source.read():
-            split = np.searchsorted(stops, done + np.arange(BLOCK), side="right")
+        total, done = sum(self.sizes.values()), 0
+        calls = ((number, self.seed, self.design) for number in range(-(-total // BLOCK)))
+        for images in in_order(block, calls, self.config.workers):
+            split = np.searchsorted(stops, done + np.arange(BLOCK), side="right")  # an image beyond the last has none
             for number, writer in enumerate(writers.values()):
                 rows = split == number
-                write(writer, images.pixels[rows], images.labels[rows], images.known[rows])
+                write(writer, images.pixels[rows], images.labels[rows], images.attributes[rows])
             done += BLOCK
-        return {"pixels": self.window}
+            self.config.progress(min(done, total), total)
+        return {"from": GENERATED, "pixels": self.window}
 
 
 def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, attributes: np.ndarray | None) -> None:
-    """Write pictures [n, W, W] uint8 with labels [n] and KNOWN attributes [n, p]."""
+    """Write pictures [n, W, W] uint8 with labels [n] and ATTRIBUTES [n, p]."""
     if len(pixels):
         writer.extend(pixels, np.full(len(pixels), pixels[0].size), labels, attributes)
 
@@ -154,7 +151,7 @@ def _said(value: Any) -> str:
 
 def by_distance(train: Pictures, test: Pictures) -> np.ndarray:
     """Return the more frequent label of train at the marker distance of each picture of test [n]; 0 if unseen."""
-    near, far = (np.asarray(split.known).reshape(len(split), len(KNOWN))[:, 0] for split in (train, test))
+    near, far = (np.asarray(split.attributes).reshape(len(split), len(ATTRIBUTES))[:, 0] for split in (train, test))
     counts = np.zeros((max(near.max(), far.max()) + 1, 2), dtype=np.int64)
     np.add.at(counts, (near, train.labels), 1)
     return counts.argmax(axis=1)[far]

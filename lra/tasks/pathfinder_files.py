@@ -5,6 +5,7 @@ PNGs that their lines name: folder, file, number, label, and settings of the gen
 (state-spaces/s4, src/dataloaders/lra.py) read the same files.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,10 +15,10 @@ from pydantic import PositiveInt
 
 from lra.core.console import say
 from lra.core.errors import UserError
+from lra.datasets.builder import FromSource, Source
 from lra.datasets.cache import SPLITS, Identity, Writer
-from lra.datasets.from_source import Content, Source, located, stored
-from lra.tasks import DataConfig, TaskSpec, titled
-from lra.tasks.pathfinder import PUBLISHED, SIZES, VERSION, Paths, spec_of_pictures, write
+from lra.tasks import TaskSpec, titled
+from lra.tasks.pathfinder import PUBLISHED, VERSION, Paths, spec_of_pictures, write
 
 METADATA, PICTURES = "metadata/[0-9]*.npy", "imgs/*/*.png"
 EASIER = ("curv_baseline", "curv_contour_length_9")
@@ -29,7 +30,8 @@ Entry = tuple[Path, int]
 """A picture and its label."""
 
 
-class PathfinderFiles(Paths):
+@dataclass(kw_only=True)
+class PathfinderFiles(Paths, FromSource):
     """Pictures from a folder, in the order of its files.
 
     Args:
@@ -39,23 +41,25 @@ class PathfinderFiles(Paths):
             the S4 family does, by PyTorch's random_split with seed 42.
     """
 
-    def __init__(self, *, folder: str, window: PositiveInt, split: Literal["order", "s4"]) -> None:
-        self.folder, self.window, self.split = Path(folder), window, split
+    name = "pathfinder_files"
 
-    def spec_of(self, content: Content) -> TaskSpec:
+    folder: str
+    window: PositiveInt
+    split: Literal["order", "s4"]
+
+    @property
+    def spec(self) -> TaskSpec:
         names = {design["window"]: name for name, design in PUBLISHED.items()}
-        published = content.get("pictures", sum(SIZES.values())) == sum(SIZES.values()) and self.window in names
-        kind = self.folder.resolve().name
-        notes = {"files": not published, kind: kind in EASIER}
+        kind = Path(self.folder).resolve().name
+        notes = {"files": self.window not in names, kind: kind in EASIER, "split s4": self.split == "s4"}
         name = names.get(self.window, f"pathfinder {self.window}")
-        return spec_of_pictures(titled(name, notes | {"split s4": self.split == "s4"}), self.window, VERSION)
+        return spec_of_pictures(titled(name, notes), self.window, VERSION)
 
-    def identity(self, place: DataConfig, raw: dict[str, str]) -> Identity:
-        options = {"window": self.window, "split": self.split}
-        return {"task": "pathfinder_files", "version": VERSION, **options, "raw": raw}
+    def identity(self) -> Identity:
+        return {"task": self.name, "version": VERSION, "window": self.window, "split": self.split}
 
-    def find(self, place: DataConfig) -> Source:
-        folder = located(place, str(self.folder), "folder")
+    def find(self) -> Source:
+        folder = self.located(self.folder, "folder")
         files = sorted(folder.glob(METADATA))
         if not files:
             raise UserError(f"{folder}: expected a set of LRA's release, with metadata/ and imgs/")
@@ -63,10 +67,9 @@ class PathfinderFiles(Paths):
             name=str(folder),
             files=[*files, *sorted(folder.glob(PICTURES))],
             read=lambda: _entries(folder, files),
-            content=lambda: {"pictures": stored(place, files, "pictures", lambda: sum(map(_count, files)))},
         )
 
-    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         entries: list[Entry] = source.read()
         done = 0
         for split, rows in divided(len(entries), self.split).items():
@@ -75,8 +78,8 @@ class PathfinderFiles(Paths):
                 pixels = np.stack([_picture(path, self.window) for path, _ in chosen])
                 write(writers[split], pixels, np.array([label for _, label in chosen]), None)
                 done += len(chosen)
-                place.progress(done, len(entries))
-        return source.content()
+                self.config.progress(done, len(entries))
+        return {"pictures": len(entries)}
 
 
 def divided(n: int, split: str) -> dict[str, np.ndarray]:
@@ -88,10 +91,6 @@ def divided(n: int, split: str) -> dict[str, np.ndarray]:
         order = torch.randperm(n, generator=torch.Generator().manual_seed(S4_SEED)).numpy()
     parts = np.split(order, [n - 2 * (n // 10), n - n // 10])
     return dict(zip(SPLITS, parts, strict=True))
-
-
-def _count(path: Path) -> int:
-    return len(path.read_bytes().splitlines())
 
 
 def _entries(folder: Path, files: list[Path]) -> list[Entry]:

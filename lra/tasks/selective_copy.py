@@ -62,8 +62,8 @@ class SelectiveCopy(Probe):
     def groups(self, split: PositionLabels) -> dict[str, Group]:
         """Return groups by the index of the token, and by its distance."""
         tokens, examples = grid(split)
-        order = np.asarray(split.places) - (self.positions - self.tokens)
+        order = np.asarray(split.positions) - (self.positions - self.tokens)
         before = tokens[:, : -self.tokens - 1]  # the sign
-        places = np.argsort(before > self.vocabulary - 2, axis=1, kind="stable")[:, : self.tokens]
-        distances = np.asarray(split.places) - places[examples, order]
+        shown = np.argsort(before > self.vocabulary - 2, axis=1, kind="stable")[:, : self.tokens]
+        distances = np.asarray(split.positions) - shown[examples, order]
         return {"order": by_size(order + 1), "distance": by_size(distances)}

@@ -15,8 +15,8 @@ from pydantic import PositiveInt
 from lra.core.errors import UserError
 from lra.datasets import hub, readers
 from lra.datasets.baselines import bag_of_words, majority, texts_of
+from lra.datasets.builder import FromSource, Source, of_splits
 from lra.datasets.cache import Splits, Writer
-from lra.datasets.from_source import Content, FromSource, Source, of_splits, together
 from lra.datasets.groups import held_out, limited
 from lra.datasets.tokenise import BYTE_VOCABULARY, byte_ids, text_of
 from lra.tasks import DataConfig, TaskSpec, titled
@@ -41,7 +41,7 @@ class Text(FromSource):
     Args:
         max_length: bytes; longer reviews are cut at the right.
         validation: `test` validates on the test split, as Long Range Arena and the papers do; `holdout` on a seeded
-            tenth of each class of train; 16 of its 2,500 reviews are copies of reviews in train (17 at 256 bytes).
+            tenth of each class of train. A few held-out reviews are copies of reviews that stay in train.
         limit: maximum number of examples of each split, or None.
     """
 
@@ -55,10 +55,9 @@ class Text(FromSource):
     def validates_on_test(self) -> bool:  # type: ignore[override]
         return self.validation == "test"
 
-    def spec_of(self, content: Content) -> TaskSpec:
-        rows = content.get("rows", ROWS)
+    @property
+    def spec(self) -> TaskSpec:
         notes = {
-            f"{rows['train']}/{rows['test']} examples": rows != ROWS,
             f"length {self.max_length}": self.max_length != PUBLISHED_LENGTH,
             f"limit {self.limit}": self.limit is not None,
         }
@@ -70,13 +69,14 @@ class Text(FromSource):
             classes=len(CLASSES),
         )
 
-    def find(self, place: DataConfig) -> Source:
+    def find(self) -> Source:
         """Return the JSON-lines files, or else the hub."""
-        if files := together(place, *({split: f"imdb/{split}.jsonl{end}" for split in ROWS} for end in (".xz", ""))):
-            return of_splits(place, " and ".join(path.name for path in files.values()), files, _of_file)
-        return Source(name=f"the hub: {HUB}", read=lambda: {split: _of_hub(place, split) for split in ROWS})
+        if files := self.together(*({split: f"imdb/{split}.jsonl{end}" for split in ROWS} for end in (".xz", ""))):
+            names = " and ".join(path.name for path in files.values())
+            return of_splits(names, files, _of_file)
+        return Source(name=f"the hub: {HUB}", read=lambda: {split: _of_hub(self.config, split) for split in ROWS})
 
-    def fill(self, place: DataConfig, source: Source, writers: dict[str, Writer], staging: Path) -> dict[str, Any]:
+    def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         read: dict[str, Examples] = source.read()
         for split, examples in self._splits(read).items():
             for row in limited(len(examples), self.limit, split):
@@ -120,6 +120,6 @@ def _of_file(path: Path) -> Examples:
     return sorted(examples)
 
 
-def _of_hub(place: DataConfig, split: str) -> Examples:
-    rows = hub.rows(place, HUB, split=split, count=ROWS[split], wants=WANTS)
+def _of_hub(config: DataConfig, split: str) -> Examples:
+    rows = hub.rows(config, HUB, split=split, count=ROWS[split], wants=WANTS)
     return sorted((row["text"].encode(), row["label"]) for row in rows)

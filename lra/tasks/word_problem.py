@@ -57,8 +57,8 @@ class WordProblem(Probe):
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         elements = draws.below(len(self.table), rows, self.positions)
         answers = elements.copy()
-        for place in range(1, self.positions):
-            answers[:, place] = self.table[answers[:, place - 1], elements[:, place]]
+        for position in range(1, self.positions):
+            answers[:, position] = self.table[answers[:, position - 1], elements[:, position]]
         if self.scored == "last":
             answers[:, :-1] = -1
         return 1 + elements, answers
@@ -73,7 +73,7 @@ class WordProblem(Probe):
     def _own(self, split: PositionLabels) -> np.ndarray:
         """Element at each scored position [m]."""
         tokens, examples = grid(split)
-        return tokens[examples, np.asarray(split.places)].astype(np.int64) - 1
+        return tokens[examples, np.asarray(split.positions)].astype(np.int64) - 1
 
 
 def products(group: str) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import Any
 
 from lra.training.recipe import Recipe
 
-REACHED = (50, 90, 99)  # percent of validation
+REACHED = (50, 90, 99)  # validation accuracies in percent whose first step is recorded
 GOALS = 2  # consecutive evaluations that solve a task
 STATE = ("step", "why", "at_goal", "progress", "reached")
 

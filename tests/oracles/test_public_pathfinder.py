@@ -139,5 +139,5 @@ def test_the_distribution_is_that_of_the_public_generator(
     random.seed(SEED)
     generator.from_wrapper(arguments(design, n, tmp_path))
     blocks = [snakes.block(number, SEED, design) for number in range(-(-4 * n // snakes.BLOCK))]
-    ours = Pictures(*(np.concatenate([getattr(block, name) for block in blocks]) for name in ("pixels", "known")))
+    ours = Pictures(*(np.concatenate([getattr(block, name) for block in blocks]) for name in ("pixels", "attributes")))
     assert compared(Pictures(np.stack(theirs.pixels), np.array(theirs.known)), ours) >= 0.01

@@ -1,0 +1,290 @@
+"""Base classes of the builders of tasks: from raw files or the hub, and generated."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from copy import copy
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from pydantic import NonNegativeInt, PositiveInt
+
+from lra.core.errors import UserError
+from lra.core.files import digest
+from lra.core.paths import expanded
+from lra.datasets import cache, hub
+from lra.datasets.cache import SPLITS, Identity, Splits, Writer
+from lra.datasets.groups import Group, by_size, by_value
+from lra.datasets.task import DataConfig, Task, TaskSpec
+
+GENERATED = "generated"  # origin of data that need no raw data
+LISTED = 10  # files whose SHA-256 a record lists
+
+
+class TaskBuilder(ABC):
+    """Builder of one task.
+
+    The keywords of its constructor are the task's options in `conf/task/`, and each is kept as an attribute of the same
+    name. A subclass defines `spec` and `write`.
+
+    Attributes:
+        name: of the task's folder in the cache.
+        validates_on_test: there is no split `val` to write; the test split serves as validation.
+        data_config: folders of data; None before `at`.
+    """
+
+    name: str = ""
+    validates_on_test = False
+    data_config: DataConfig | None = None
+
+    def at(self, data_config: DataConfig) -> Self:
+        """Return a copy that reads and caches data in these folders."""
+        builder = copy(self)
+        builder.data_config = data_config
+        return builder
+
+    @property
+    @abstractmethod
+    def spec(self) -> TaskSpec:
+        """Properties of the data; their version increases when the content changes under the same options."""
+
+    @abstractmethod
+    def write(self, writers: dict[str, Writer], folder: Path) -> Any:
+        """Write all examples, and return the origin of the data for the record.
+
+        Args:
+            writers: of the splits, by name.
+            folder: for files beside the examples, such as a tokenizer.
+        """
+
+    def files(self) -> list[Path]:
+        """Return the raw files that `write` reads; if one changes, the data are prepared again."""
+        return []
+
+    def baselines(self, splits: Splits) -> dict[str, float]:
+        """Return the test scores of baselines by name: accuracies in percent, or perplexities."""
+        return {}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options by name."""
+        try:
+            return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+        except AttributeError as error:
+            raise UserError(f"{error}; a task keeps each of its options as an attribute of the same name") from None
+
+    def identity(self) -> Identity:
+        """Return what determines the data besides the content of `files` and the code, as JSON."""
+        return {"task": self.name or type(self).__name__.lower(), "version": self.spec.version, **self.options}
+
+    @property
+    def config(self) -> DataConfig:
+        """`data_config`, which `at` has set."""
+        assert self.data_config is not None, "call `at` first"
+        return self.data_config
+
+    def locate(self, data_config: DataConfig) -> str:
+        """Return a digest of everything that determines the data.
+
+        Raises:
+            UserError: the data are neither prepared, nor on this machine, nor on a hub that answers.
+        """
+        return digest(cache.identity_of(self.at(data_config)))
+
+    def build(self, data_config: DataConfig) -> Task:
+        """Open the prepared task, preparing it first if it is not in the cache."""
+        return cache.prepared(self.at(data_config))
+
+    def groups(self, split: Any) -> dict[str, Group]:
+        """Return groups of the examples of a split, for tasks that classify."""
+        return {"length": by_size(split.lengths(np.arange(len(split))).sum(axis=1)), "class": by_value(split.labels)}
+
+    def baseline_predictions(self, task: Task) -> np.ndarray | None:
+        """Return a trivial baseline's answers on test [n] to compare with by group, or None."""
+        return None
+
+    def class_names(self) -> list[str]:
+        """Return the names of the classes, for tasks that classify."""
+        return [str(number) for number in range(self.spec.classes)]
+
+    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        """Return the token ids of a text, cut as in training.
+
+        Args:
+            text: a document.
+            tokenizer: the file that the preparation of the task saved, if it saves one.
+        """
+        raise UserError(f"{text!r:.80}: {type(self).__name__} has no `encode` for texts; give token ids")
+
+    def decode(self, ids: np.ndarray, tokenizer: Path) -> str | np.ndarray:
+        """Return the text of token ids, or the picture as grey values [side, side]; else the ids in a line."""
+        return " ".join(map(str, ids.tolist()))
+
+    def export(self, task: Task, folder: Path) -> None:
+        """Write a prepared task of this builder as files: those of Long Range Arena if it has some, else Parquet."""
+        from lra.datasets.rows import write_parquet
+
+        write_parquet(task, self.class_names(), folder)
+
+    def stored_ids(self, ids: np.ndarray) -> np.ndarray:
+        """Return token ids as a prepared task stores them, given those of the raw data; the same unless they differ."""
+        return ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Raw data at hand: files or a data set of the hub.
+
+    Args:
+        name: origin of the data, for the record; empty if there are none.
+        read: returns all data in the form that the task's `fill` expects; raises UserError if there are none.
+        files: the files; empty for the hub and for missing data.
+    """
+
+    name: str
+    read: Callable[[], Any]
+    files: list[Path] = field(default_factory=list)
+
+
+def of_splits(name: str, files: dict[str, Path], read: Callable[[Path], Any], *shared: Path) -> Source:
+    """Return a source of a file for each split, whose `read` returns what `read` returns for each, by split."""
+    every = [*shared, *files.values()]
+    return Source(name=name, files=every, read=lambda: {split: read(path) for split, path in files.items()})
+
+
+class FromSource(TaskBuilder):
+    """Builder of a task that is made from raw data; a subclass defines `spec`, `find`, `fill` and `baselines`."""
+
+    @abstractmethod
+    def find(self) -> Source:
+        """Return the source of the data in `data_config` without reading it."""
+
+    @abstractmethod
+    def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
+        """Write all examples as `write` does, and return more about the source for the record."""
+
+    def files(self) -> list[Path]:
+        return self.find().files
+
+    def write(self, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
+        source, raw = self.find(), cache.raw_sha256(self)
+        more = self.fill(source, writers, folder)
+        listed = raw if len(raw) <= LISTED else {f"{len(raw):,} files": digest(raw)}
+        return {"from": source.name, **({"sha256": listed} if raw else {}), **more}
+
+    def locate(self, data_config: DataConfig) -> str:
+        builder = self.at(data_config)
+        source = builder.find()
+        if not source.files and not cache.is_prepared(builder) and not (source.name and hub.is_reachable()):
+            source.read()  # raises
+        return super().locate(data_config)
+
+    def first(self, *names: str) -> Path | None:
+        """Return the first of these paths that exists below the data folder, or None."""
+        folder = self.data_config.data_dir if self.data_config else None
+        return next((folder / name for name in names if (folder / name).exists()), None) if folder else None
+
+    def located(self, name: str, key: str) -> Path:
+        """Return a path as it was typed, or else below the data folder.
+
+        Raises:
+            UserError: there is none; the message names the option `key`.
+        """
+        path, folder = expanded(name, f"task.{key}"), self.config.data_dir
+        if path.exists():
+            return path
+        if folder is not None and (folder / path).exists():
+            return folder / path
+        raise UserError(f"task.{key}: {name}: no such file or folder{' here or in LRA_DATA' if folder else ''}")
+
+    def together(self, *layouts: dict[str, str]) -> dict[str, Path]:
+        """Return the files of the first layout found below the data folder, by its keys; empty if there is none.
+
+        Raises:
+            UserError: only a part of a layout is there.
+        """
+        folder = self.data_config.data_dir if self.data_config else None
+        if folder is None:
+            return {}
+        for layout in layouts:
+            paths = {key: folder / name for key, name in layout.items()}
+            missing = [path for path in paths.values() if not path.exists()]
+            if not missing:
+                return paths
+            if len(missing) < len(paths):
+                raise UserError(f"{missing[0]}: no such file; it belongs to {', '.join(layout.values())}")
+        return {}
+
+    def missing(self, what: str, *, wants: str, reason: str) -> Source:
+        """Return a source whose `read` raises `hub.missing_data_error`."""
+
+        def read() -> None:
+            raise hub.missing_data_error(self.config, what, wants=wants, reason=reason)
+
+        return Source(name="", read=read)
+
+
+@dataclass(kw_only=True)
+class Generated(TaskBuilder):
+    """A generated task; the fields of the dataclass are its options.
+
+    Args:
+        train_size: examples of train.
+        val_size: examples of val.
+        test_size: examples of test.
+        seed: of the data.
+    """
+
+    BESIDE: ClassVar[set[str]] = {"train_size", "val_size", "test_size", "seed", "causal"}
+
+    train_size: PositiveInt
+    val_size: PositiveInt
+    test_size: PositiveInt
+    seed: NonNegativeInt
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of examples of each split."""
+        return {split: getattr(self, f"{split}_size") for split in SPLITS}
+
+    @property
+    def example_options(self) -> dict[str, Any]:
+        """Options that decide what an example is."""
+        return {name: value for name, value in self.options.items() if name not in self.BESIDE}
+
+
+def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> Iterator[Any]:
+    """Yield `make(*arguments)` of each call in order, for any number of processes.
+
+    The first call is made in this process, which is all that small data need. At most two results per worker wait.
+
+    Raises:
+        UserError: a worker process ended early.
+    """
+    # Spawned processes of the standard library would run the caller's script once more, and wait for the lock of the
+    # task that this process holds.
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    calls = iter(calls)
+    for arguments in calls if workers == 1 else islice(calls, 1):
+        yield make(*arguments)
+    pool, window = ProcessPoolExecutor(workers), deque[Future]()
+    try:
+        for arguments in calls:
+            window.append(pool.submit(make, *arguments))
+            if len(window) > 2 * workers:
+                yield window.popleft().result()
+        while window:
+            yield window.popleft().result()
+    except BrokenProcessPool:
+        raise UserError(f"a process that makes examples was killed (workers={workers}); is the memory full?") from None
+    finally:
+        for future in window:
+            future.cancel()
+        pool.shutdown()
