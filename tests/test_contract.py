@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import composed, shape, spec
+from support import settings, shape, spec
 from torch import Tensor
 
-from lra.config import configure
 from lra.core.errors import UserError
 from lra.mixers import Attention, Mixer, MixerInfo
 from lra.network.architecture import Architecture
@@ -50,7 +49,7 @@ def test_what_attend_gives_has_the_shape_of_the_queries(output: Callable, shown:
 
 def test_an_init_that_forgets_its_base_is_named() -> None:
     forgetful = defined(Mixer, info=INFO, forward=forward, __init__=lambda self, config: None)
-    architecture = Architecture(**configure.plain(composed())["model"])
+    architecture = Architecture(**settings()["model"])
     with pytest.raises(UserError, match=r"Mine: its __init__ does not call super\(\).__init__\(config\)"):
         Model(forgetful, spec(), architecture)
 

@@ -1,21 +1,22 @@
 """Predicting the next token: the model, the loss over every position, sampling."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support import accumulate, model_of, small_recipe, spec
+from support import TINY_MODEL, accumulate, model_of, settings, small_recipe, spec
 from torch import nn
 
 from lra.core.errors import UserError
 from lra.datasets.splits import LMWindows
+from lra.mixers.softmax import Softmax
+from lra.network.architecture import Architecture
 from lra.network.model import Model
 from lra.tasks import PADDING, Task
 from lra.training.evaluate import continuation, evaluate
-
-TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", "model.dropout=0")
 
 
 def stream(tokens: int = 61, context: int = 7) -> Task:
@@ -32,7 +33,7 @@ def stream(tokens: int = 61, context: int = 7) -> Task:
 
 def model_for(task: Task, *overrides: str) -> Model:
     torch.manual_seed(5)
-    return model_of(*TINY, *overrides, task=task).double()
+    return model_of(*TINY_MODEL, "model.dropout=0", *overrides, task=task).double()
 
 
 @pytest.mark.parametrize("system", ["simple", "transformer"])
@@ -84,21 +85,11 @@ def test_perplexity_counts_every_token_once() -> None:
 
 
 def test_a_mixer_without_a_causal_form_is_refused() -> None:
-    from functools import partial
-
-    from support import composed
-
-    from lra.mixers.softmax import Softmax
-    from lra.network.architecture import Architecture
-
     class TwoSided(Softmax):
         can_be_causal = False
 
-    from lra.config import configure
-
-    values = configure.plain(composed(*TINY))["model"]
     with pytest.raises(UserError, match="TwoSided has no causal form"):
-        Model(partial(TwoSided, scale="head_dim"), stream(), Architecture(**values))
+        Model(partial(TwoSided, scale="head_dim"), stream(), Architecture(**settings(*TINY_MODEL)["model"]))
 
 
 def test_causal_simple_has_no_state_to_drop() -> None:

@@ -5,10 +5,9 @@ from functools import partial
 
 import pytest
 import torch
-from support import composed, model_of, options, spec
+from support import TINY_MODEL, model_of, options, settings, spec
 from torch import nn
 
-from lra.config import configure
 from lra.core.errors import UserError
 from lra.mixers.softmax import Softmax
 from lra.network.architecture import Architecture
@@ -17,7 +16,7 @@ from lra.network.embedding import sinusoids
 from lra.network.heads import pooled
 from lra.network.model import Model
 
-TINY = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10", "model.dropout=0")
+TINY = (*TINY_MODEL, "model.dropout=0")
 
 
 def tiny(*overrides: str, **changes: object) -> nn.Module:
@@ -155,7 +154,7 @@ def test_a_mixer_that_cannot_mask_is_refused() -> None:
     class Blind(Softmax):
         maskable = False
 
-    values = configure.plain(composed(*TINY, "protocol=strict"))["model"]
+    values = settings(*TINY, "protocol=strict")["model"]
     with pytest.raises(UserError, match="Blind cannot mask padding: use model.key_mask=false"):
         Model(partial(Blind, scale="head_dim"), spec(), Architecture(**values))
 
@@ -228,7 +227,7 @@ def test_reading_the_first_position_of_a_causal_mixer_is_refused() -> None:
         causal = True
 
     def made(**changes: str) -> Model:
-        values = configure.plain(composed(*TINY))["model"]
+        values = settings(*TINY)["model"]
         return Model(partial(Forward, scale="head_dim"), spec(), Architecture(**{**values, **changes}))
 
     with pytest.raises(UserError, match="model.pooling=cls"):

@@ -1,16 +1,25 @@
 """Training of every mixer: noise and gradients depend neither on padding nor on the cut of a batch nor on ranks."""
 
-from collections.abc import Callable
-from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from omegaconf import DictConfig
-from support import accumulate, case_id, cases, composed, every_setting, mask_of, noise, stub_task
+from support import (
+    TINY_MODEL,
+    accumulate,
+    case_id,
+    cases,
+    every_setting,
+    maker,
+    mask_of,
+    mixer_of,
+    noise,
+    settings,
+    stub_task,
+)
 
-from lra.config import configure
-from lra.mixers import Mixer, MixerConfig
+from lra.mixers import Mixer
 from lra.network.architecture import Architecture
 from lra.network.model import Model
 from lra.ops.dropout import set_keys
@@ -19,32 +28,27 @@ from lra.training import batches, distributed
 OF_CHANNELS = ["conv", "extractor", "hyena", "lru", "s4d", "s5"]  # they drop vectors of positions, not weights
 
 
-@cache
-def configuration(name: str) -> DictConfig:
+def model_settings() -> dict[str, Any]:
     """Small, masked, with dropout everywhere."""
-    sizes = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=5", "model.pooling=mean")
     dropout = ("model.dropout=0.3", "model.embedding_dropout=true", "model.mixer_dropout=true")
-    return composed(f"attention={name}", "protocol=strict", *sizes, *dropout)
+    return settings("protocol=strict", "variant=transformer", *TINY_MODEL, "model.pooling=mean", *dropout)["model"]
 
 
-def settings(name: str, extra: list[str]) -> tuple[Callable[[MixerConfig], Mixer], dict]:
-    """Constructor of the mixer, and the settings of the model."""
-    cfg = configuration(name).copy()
-    cfg.merge_with_dotlist(extra)
-    plain = configure.plain(cfg)
-    return configure.build(plain["attention"], "attention", supplied=1), plain["model"]
+def mixer_for(name: str, *extra: str, **changes: object) -> Mixer:
+    """For 67 positions of width 6, in training."""
+    sizes = {"dim": 6, "qkv_dim": 6, "max_positions": 67, **changes}
+    return mixer_of(name, *extra, "protocol=strict", **sizes).train()
 
 
-def differences(name: str, extra: list[str], max_len: int) -> dict[str, float]:
+def differences(name: str, extra: list[str], max_len: int, **changes: object) -> dict[str, float]:
     """Relative distances of the gradients in micro-batches and of two ranks from that of the whole batch.
 
     The largest of all parameters; gradients that are zero but for rounding count as a thousandth of all.
     """
     torch.manual_seed(1)
-    build, model_settings = settings(name, extra)
-    task = stub_task(max_len=max_len)
-    maskable = build.func.maskable
-    model = Model(build, task, Architecture(**{**model_settings, "key_mask": maskable})).double().train()
+    task, maskable = stub_task(max_len=max_len), mixer_for(name).maskable
+    architecture = Architecture(**{**model_settings(), **changes, "key_mask": maskable})
+    model = Model(maker(name, *extra, "protocol=strict"), task, architecture).double().train()
     model.redraw(2, 5)
     by_length = np.argsort(task.train.lengths(np.arange(len(task.train))).max(axis=1), kind="stable")
     examples = by_length[[7, 0, 22, 3, 11, 1, 17, 5]]
@@ -75,15 +79,12 @@ def test_every_cut_and_any_number_of_ranks_gives_the_same_gradient(name: str, ex
 
 @pytest.mark.parametrize("name", ["softmax", *OF_CHANNELS])
 def test_the_gradient_of_a_cut_batch_where_channels_are_dropped(name: str) -> None:
-    assert max(differences(name, ["model.dropout_over=channels"], 67).values()) <= 1e-10
+    assert max(differences(name, [], 67, dropout_over="channels").values()) <= 1e-10
 
 
 @pytest.mark.parametrize("name", OF_CHANNELS)
 def test_a_mixer_drops_a_channel_at_all_positions(name: str) -> None:
-    build, _ = settings(name, [])
-    sizes = {"dim": 6, "qkv_dim": 6, "heads": 3, "max_positions": 67, "bias": True, "out_proj": False}
-    sizes |= {"layer": 0, "layers": 2}
-    mixer = build(MixerConfig(**sizes, dropout=0.5, dropout_over="channels", causal=False)).double().train()
+    mixer = mixer_for(name, dropout=0.5, dropout_over="channels")
     set_keys(mixer, seed=1, step=3, rows=range(11))
     gone = mixer(noise(11, 67, 6)) == 0
     share = gone.double().mean(dim=1)  # a GELU of a very negative number is zero, too
@@ -94,15 +95,11 @@ def test_a_mixer_drops_a_channel_at_all_positions(name: str) -> None:
 @every_setting
 def test_padding_does_not_change_real_positions_in_training(name: str, extra: list[str]) -> None:
     """With noise, two-sided and causal; 2 positions are as many as Luna's and Linformer's short memories."""
-    build, _ = settings(name, extra)
-    if not build.func.maskable:
+    if not mixer_for(name, *extra).maskable:
         pytest.skip(f"{name} declares that it cannot mask")
-    sizes = {"dim": 6, "qkv_dim": 6, "heads": 3, "max_positions": 67, "bias": True, "out_proj": False}
-    sizes |= {"dropout_over": "values", "layer": 0, "layers": 2}
-    for causal in (False, *([True] if build(MixerConfig(**sizes, dropout=0.0, causal=False)).can_be_causal else [])):
-        if name == "simple" and causal:
-            build.keywords["dropout_on"] = "output"  # the causal form has no one state
-        mixer = build(MixerConfig(**sizes, dropout=0.3, causal=causal)).double().train()
+    for causal in (False, True) if mixer_for(name, *extra).can_be_causal else (False,):
+        on_output = ["attention.dropout_on=output"] * (name == "simple" and causal)  # the causal form has no one state
+        mixer = mixer_for(name, *extra, *on_output, dropout=0.3, causal=causal)
         for lengths, paddings in (([2, 1], (2, 3, 7)), ([40, 17], (40, 61, 67))):
             outputs = []
             for padded in paddings:

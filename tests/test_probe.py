@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import Commands, model_of, small_recipe, stub_task, train_model, train_state
+from support import TINY_MODEL, Commands, model_of, small_recipe, stub_task, train_model, train_state
 
 from lra.cli import train
 from lra.mixers import split_heads
 from lra.records.names import METRICS
 from lra.training.block_probe import probe, score_statistics
 
-TINY = ("model.dim=6", "model.heads=3", "model.depth=3", "model.mlp_dim=10", "model.dropout=0.3")
+TINY = (*TINY_MODEL, "model.depth=3", "model.dropout=0.3")
 NAMES = {"residual_norm", "gradient_norm", "attention_std", "score_std", "score_asymmetry"}
 
 

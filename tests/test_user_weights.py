@@ -12,7 +12,7 @@ from lra.network.architecture import Architecture
 from lra.network.model import Model
 from lra.records import tensors
 from lra.runs.build import without_memory
-from lra.training.optimizer import Diverged
+from lra.training.optimizer import Diverged, Update
 from lra.training.trainer import Trainer
 
 INFO = MixerInfo(paper="none", formula="V", complexity="L D", linear_memory=True, reference="none")
@@ -81,18 +81,27 @@ def made(kind: type[Mixer], protocol: str) -> Model:
     )
 
 
+def trainer_of(kind: type[Mixer]) -> Trainer:
+    return Trainer(made(kind, "strict"), stub_task(), small_recipe(weight_decay=0.1), seed=2, precision="fp32")
+
+
+def take_step(trainer: Trainer, step: int) -> Update:
+    """Update with the first eight examples."""
+    examples = (trainer.task.train, np.arange(8), trainer.recipe)
+    return train_step(trainer.model, trainer.optimizer, *examples, seed=2, step=step, precision="fp32")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_trains_and_a_checkpoint_goes_on_to_the_last_bit(kind: type[Mixer]) -> None:
-    task, recipe, how = stub_task(), small_recipe(weight_decay=0.1), {"seed": 2, "precision": "fp32"}
-    first, second = (Trainer(made(kind, "strict"), task, recipe, seed=2, precision="fp32") for _ in range(2))
+    first, second = (trainer_of(kind) for _ in range(2))
     before = train_state(first.model)
     for step in range(6):
-        train_step(first.model, first.optimizer, task.train, np.arange(8), recipe, step=step, **how).read()
+        take_step(first, step).read()
         if step == 2:
             values, state = first.state_dict()
             second.load_state_dict(tensors.decode(tensors.encode(values))[0], state)
         if step > 2:
-            train_step(second.model, second.optimizer, task.train, np.arange(8), recipe, step=step, **how).read()
+            take_step(second, step).read()
     ended = train_state(first.model)
     assert all(torch.equal(value, ended[name]) for name, value in train_state(second.model).items())
     moved = {name for name, value in ended.items() if value.numel() and not torch.equal(value, before[name])}
@@ -113,36 +122,23 @@ def test_complex_weights_are_updated_as_pairs_of_real_ones() -> None:
         def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
             return (x * torch.view_as_complex(self.pairs)).real * torch.sigmoid(self.gate(x))
 
-    task, recipe, found = stub_task(), small_recipe(weight_decay=0.1), []
+    found = []
     for kind, name in ((Complex, "poles"), (Twin, "pairs")):
-        training = Trainer(made(kind, "strict"), task, recipe, seed=2, precision="fp32")
+        training = trainer_of(kind)
         for step in range(4):
-            train_step(
-                training.model,
-                training.optimizer,
-                task.train,
-                np.arange(8),
-                recipe,
-                seed=2,
-                step=step,
-                precision="fp32",
-            )
+            take_step(training, step)
         value = training.model.blocks[1].mixer.get_parameter(name).detach()
         found.append(torch.view_as_real(value) if value.is_complex() else value)
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 
 def test_a_step_that_is_not_finite_leaves_complex_weights() -> None:
-    task, recipe = stub_task(), small_recipe()
-    training = Trainer(made(Complex, "strict"), task, recipe, seed=2, precision="fp32")
+    training = trainer_of(Complex)
     before = train_state(training.model)
     list(training.model.parameters())[-1].register_hook(lambda gradient: gradient + torch.inf)
     for step in range(2):
-        started = train_step(
-            training.model, training.optimizer, task.train, np.arange(8), recipe, seed=2, step=step, precision="fp32"
-        )
         with pytest.raises(Diverged):
-            started.read()
+            take_step(training, step).read()
     assert all(torch.equal(value, before[name]) for name, value in train_state(training.model).items())
 
 

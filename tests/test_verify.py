@@ -72,7 +72,7 @@ def other_answers(folder: Path) -> None:
 
 
 def weights(folder: Path) -> None:
-    """With another byte than at the time of the record."""
+    """Change one byte of the kept weights."""
     path = seed1(folder).with_name(WEIGHTS)
     path.write_bytes(b"weights")
     change(seed1(folder), files=record.sha256(path.parent, WEIGHTS))

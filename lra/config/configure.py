@@ -124,7 +124,7 @@ def look_here_too() -> None:
 
 @contextmanager
 def blamed(where: str, node: dict[str, Any]) -> Iterator[None]:
-    """Turn an error in the user's own package that a node names into a line with their file; `where`: the key."""
+    """Raise UserError, with key `where` and file, for an error in code of the user's that `node` names."""
     try:
         yield
     except UserError:

@@ -22,7 +22,7 @@ BpeVocabulary = Annotated[int, Field(ge=BYTE_VOCABULARY, le=MAX_VOCABULARY)]
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
 BATCH = 1_000  # texts encoded at once
-TOKENIZER = "tokenizer.json"  # beside the cache of a task that has one
+TOKENIZER = "tokenizer.json"  # file next to the cached splits of a task with subwords
 
 
 def byte_ids(text: bytes, length: int | None) -> np.ndarray:

@@ -142,7 +142,7 @@ class Mixer(nn.Module, ABC):
         return mixed if few else mixed[:, :reads]
 
     def _is_half(self, x: Tensor) -> bool:
-        """True if the weights, or without any x, are in bf16 or fp16; complex ones have no such type on a CPU."""
+        """True if the real weights are in bf16 or fp16; a mixer without weights has the type of x."""
         return self._real_dtype(x) in (torch.bfloat16, torch.float16)
 
     def _real_dtype(self, x: Tensor) -> torch.dtype:

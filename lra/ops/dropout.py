@@ -48,7 +48,7 @@ class Keyed(nn.Module):
         """
         self.check_key(x, packed)
         if self.hashed and x.numel() >= 2**31:  # compiled, it would be computed in 64 bits, and drop another share
-            raise UserError("train.compile: noise for 2^31 values at once or more; use a smaller train.micro_batch")
+            raise UserError("train.compile: 2^31 or more dropout values in one call; use a smaller train.micro_batch")
         assert self.hash_words is not None  # by `check_key`
         words, device, heads = self.hash_words.to(x.device), x.device, x.dim() > 3
         columns = torch.arange(x.shape[-1], dtype=torch.int32, device=device) if columns is None else columns.int()

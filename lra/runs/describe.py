@@ -1,4 +1,4 @@
-"""Facts of a run that need no data: parameters, learning rates, FLOPs of a step; and one measured step."""
+"""`describe=true`: parameters, learning rates and FLOPs of a run, which need no data; and one measured step."""
 
 import json
 import math
@@ -84,6 +84,7 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
     optimizer = make_optimizer(model, recipe)
     split, first = random_split(spec, recipe.micro_batch, settings.seed), np.arange(1)
 
+    # One example first: its time decides how many are worth timing.
     model.train()
     model.redraw(settings.seed, 0)
     part = read(split, first, first, spec.max_len)
@@ -93,7 +94,7 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
         loss = summed_loss(*predict(model, part, settings.precision))
         saved_bytes = saved()
     examples = recipe.micro_batch if time.perf_counter() - began < QUICK_SECONDS else 1
-    del loss
+    del loss  # and with it the saved tensors, before the peak of a whole step
 
     began = time.perf_counter()
     with products.using(products.choose(settings.products) if device == "cpu" else "mkl"):
@@ -181,5 +182,5 @@ def random_split(spec: TaskSpec, examples: int, seed: int) -> Split:
         return Split(**document, labels=answers)
     if spec.objective == "next_token":
         return LMWindows(**document, labels=answers, context=length, stride=1)
-    places = np.tile(np.arange(length), examples)
-    return PositionLabels(**document, labels=answers, ends=np.arange(examples + 1) * length, positions=places)
+    positions = np.tile(np.arange(length), examples)
+    return PositionLabels(**document, labels=answers, ends=np.arange(examples + 1) * length, positions=positions)

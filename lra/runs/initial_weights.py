@@ -44,13 +44,13 @@ def draw_model(system: System, spec: TaskSpec, seed: int) -> Model:
 
 
 def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
-    """Load the weights that `init` names into the model; return their entry in the record, empty if none are named."""
+    """Load the weights that `init` names into the model; return their entry in the record, empty without `init`."""
     start = job.settings.start
     if start is None:
         return {}
     report = start.load(model, task)
-    left = "; ".join(f"{sum(names.values())} as drawn: {reason}" for reason, names in report["left"].items())
-    say(f"{job.title}: {sum(report['taken'].values())} tensors from {start.path}{left and f'; {left}'}")
+    not_loaded = [f"; {sum(names.values())} as drawn: {reason}" for reason, names in report["left"].items()]
+    say(f"{job.title}: {sum(report['taken'].values())} tensors from {start.path}{''.join(not_loaded)}")
     return {"init": report}
 
 
@@ -113,7 +113,7 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
     task, seed = trainer.task, phase.settings.seed
     inputs = phase.options.task(task, seed)
     conditions = {**provenance.environment(task.digest, device), "processes": distributed.count()}
-    if products.entry(device) == {"products": "onednn"}:  # weights by MKL keep the name they had
+    if products.entry(device) == {"products": "onednn"}:  # MKL, the default, is not part of the name
         conditions |= products.entry(device)
     name = digest({**phase.settings.identity, "environment": conditions})
     labels = (job.cell.task, job.cell.protocol, job.cell.attention, job.cell.variant)
@@ -124,7 +124,7 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
         title=f"{job.title}, pretraining",
         number=job.number,
     )
-    with _locked(pretraining):
+    with _locked(pretraining):  # all but the first of the runs that start together wait, and then load
         earlier = pretraining.folder / RECORD
         done = distributed.first_from_any_rank(record.read(earlier) if earlier.exists() else None)
         if done is None:

@@ -74,13 +74,13 @@ def run(job: Job) -> Status:
     try:
         assign_gpu(device, job.number)
         with distributed.joined(device), distributed.Gate() as gate:
-            with _attempt(job, device, stop, gate) as attempt:
+            with _attempt(job, device, stop, gate) as attempt:  # all that follows ends in a record
                 if attempt.status is not None:  # there is nothing to train
                     return attempt.status
                 attempt.conditions = _conditions(job, device)
                 task = prepared(system.builder, settings)
                 attempt.data_sha256 = task.digest
-                gate.open()
+                gate.open()  # the other ranks read the data that rank 0 has prepared
                 with products.using(attempt.conditions.get("products", "mkl")):
                     memory, began = PeakMemory(device), time.monotonic()
                     trainer = _trainer(job, task, device, stop, attempt)
@@ -136,7 +136,7 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
         attempt.status = attempt.status or Status.FAILED
         return
     folder = RunFolder.of(job)
-    with nullcontext() if folder.is_done else folder.lock():
+    with nullcontext() if folder.is_done else folder.lock():  # a complete run may lie in a folder that is read-only
         if folder.is_done:  # perhaps by a process that was faster
             attempt.status = _skipped(job, folder)
             yield attempt
@@ -163,7 +163,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
     """Write the record of whatever happens inside."""
     started, identity = provenance.now(), job.settings.identity
     paused: Paused | None = None
-    folder.clear()
+    folder.clear()  # from here on a killed run leaves no record, which says that it was killed
     try:
         yield
     except UserError as error:
@@ -185,7 +185,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
     RunRecord.model_validate(job.labels | attempt.results | entries).write(folder.path)
     if paused is not None:
         raise paused
-    if attempt.status == Status.FINISHED:
+    if attempt.status == Status.FINISHED:  # after the record, so that a kill between the two loses nothing
         checkpoint.remove(folder.path)
 
 
@@ -286,7 +286,7 @@ def _evaluate_on_test(job: Job, trainer: Trainer) -> tuple[dict[str, Any], Predi
         return score, keep
 
     last_weights = {name: value.clone() for name, value in model.state_dict().items()}
-    last = best = tested()
+    last = best = tested()  # both are recorded under every protocol, so that tables can use either
     model.load_state_dict(trainer.best_weights)
     if best_step != last_step:
         best = tested()

@@ -93,7 +93,7 @@ class RunFolder:
         with readable(config):
             identity = run.config if run is not None else read_json(config) if config.exists() else None
         ended = run is not None and run.status in (Status.FINISHED, Status.DIVERGED)
-        # A mean pools runs that differ in rounding.
+        # A mean pools runs that differ in rounding; a run that resumes must compute the same bits.
         allowed = INEXACT if resume == "inexact" else ROUNDING if ended else ()
         changes = [] if identity is None else identity_differences(identity, self.settings, allowed)
         if run is not None and run.status == Status.FINISHED and not changes:
@@ -162,7 +162,7 @@ class RunFolder:
             )
         trainer.load_state_dict(tensors, state["training"])
         trainer.resumes += 1
-        now |= {"inexact": earlier["inexact"] + conditions, "pretrain": earlier["pretrain"]}
+        now |= {"inexact": earlier["inexact"] + conditions, "pretrain": earlier["pretrain"]}  # for the record
         return True
 
 
@@ -171,7 +171,7 @@ def identity_differences(identity: Mapping[str, Any], settings: Settings, may_ch
 
     Paths of data are left out, since their content is compared.
     """
-    now = json.loads(json.dumps(settings.identity))
+    now = json.loads(json.dumps(settings.identity))  # as a record holds it: tuples are lists
     there, here = ({"code": {}, **record.without_paths(config)} for config in (identity, now))
     return [
         f"the code in {key.removeprefix('code.')} has changed"

@@ -42,7 +42,7 @@ class Forwarding(StopFlag):
 
     def _set(self, number: int, frame: FrameType | None) -> None:
         super()._set(number, frame)
-        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)  # of joblib
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)  # by joblib
         for worker in multiprocessing.active_children():
             with suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGTERM)  # type: ignore[arg-type]

@@ -24,14 +24,14 @@ from lra.datasets.splits import PositionLabels
 class Mqar(Probe):
     """Pairs, and queries among random tokens.
 
-    A query is at the g-th of every second position after the pairs with probability ~ g^(power - 1), without
-    replacement.
+    Queries are at every second position after the pairs; the g-th of these positions is drawn, without replacement,
+    with probability proportional to g^(power - 1).
 
     Args:
         length: tokens.
         pairs: number of pairs, or several that alternate between examples.
         vocabulary: tokens, half of them keys and half values.
-        power: small values ask soon; 1 anywhere.
+        power: with 1 queries are uniform; the smaller, the sooner after the pairs.
     """
 
     name = "mqar"

@@ -67,13 +67,14 @@ def all_reduce_sum(*values: float) -> list[float]:
     """Return the sums over all ranks, in float64."""
     if count() == 1:
         return [float(value) for value in values]
-    totals = torch.tensor(values, dtype=torch.float64)
+    totals = torch.tensor(values, dtype=torch.float64)  # counts are exact up to 2**53
     all_reduce_sum_(totals)
     return totals.tolist()
 
 
 def all_reduce_min(number: int) -> int:
     """Return the smallest number of any rank."""
+    # Sums alone are reduced: each rank has a place of its own in the vector.
     return int(min(all_reduce_sum(*(number * (other == rank()) for other in range(count())))))
 
 
@@ -92,6 +93,7 @@ def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
     if count() == 1:
         return
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    # One reduction of a flat vector, since each has a latency; complex numbers are pairs of real ones.
     gradients = [torch.view_as_real(gradient) if gradient.is_complex() else gradient for gradient in gradients]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     all_reduce_sum_(flat)
@@ -134,7 +136,7 @@ class Gate:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if is_main() and not self._open:
+        if is_main() and not self._open:  # also after an error, or the others would wait for two hours
             all_reduce_sum(0)
 
 

@@ -34,7 +34,7 @@ class StoppingRule:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.step, self.why = recipe.steps, "steps"
+        self.step, self.why = recipe.steps, "steps"  # until an evaluation ends the run earlier
         self.at_goal = 0  # consecutive evaluations
         self.reached: dict[str, dict[str, float]] = {}  # milestones, recorded if there is a goal
         self.progress: dict[str, Any] | None = None  # step and error (percent) of the last progress
@@ -49,7 +49,7 @@ class StoppingRule:
         """
         recipe, step = self.recipe, last["step"]
         if recipe.goal is not None:
-            for percent in (part for part in REACHED if last["accuracy"] >= part):
+            for percent in (percent for percent in REACHED if last["accuracy"] >= percent):
                 self.reached.setdefault(str(percent), {"step": step, "tokens": tokens, "seconds": seconds})
             self.at_goal = self.at_goal + 1 if last["accuracy"] >= recipe.goal else 0
             if self.at_goal == GOALS:
@@ -60,15 +60,16 @@ class StoppingRule:
             if self.progress is None or wrong < (1 - recipe.progress) * self.progress["wrong"]:
                 self.progress = {"step": step, "wrong": wrong}
             progress = self.progress["step"]
-        cooled = step + (recipe.cooldown or 0)
+        cooled = step + (recipe.cooldown or 0)  # without room for a cooldown the run takes all of its steps
         if self.why == "steps" and cooled < recipe.steps and self.out_of_patience(step, progress):
             self.step, self.why = cooled, "no progress"
 
-    def out_of_patience(self, step: int, best: int) -> bool:
-        """Return True if the evaluation of step `best`, the last with progress, and the end of the warm-up are at least
-        `patience` evaluations before `step`."""
+    def out_of_patience(self, step: int, last_progress: int) -> bool:
+        """Return True if `step` is `patience` evaluations after the last one with progress, and after the warm-up."""
         recipe = self.recipe
-        return recipe.patience is not None and step - max(best, recipe.warmup) >= recipe.patience * recipe.eval_every
+        if recipe.patience is None:
+            return False
+        return step - max(last_progress, recipe.warmup) >= recipe.patience * recipe.eval_every
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON values."""

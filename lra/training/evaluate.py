@@ -108,7 +108,7 @@ def evaluate(
     """
     model.eval()
     everything = np.arange(len(split))
-    cut = list(cuts(model, split, everything, batch, precision))
+    cut = list(cuts(model, split, everything, batch, precision))  # sorted by length: little padding
     parts: Iterator[MicroBatch] = (read(split, everything, *piece) for piece in cut)
     if is_asynchronous(next(model.parameters()).device):
         parts = prefetch(parts)
@@ -123,7 +123,7 @@ def evaluate(
             logits, labels = predict(model, part, precision)
         if keep is not None:
             keep.add(split.predictions(part.indices), logits)
-        counted.append(counts(logits, labels))
+        counted.append(counts(logits, labels))  # tensors: an accelerator is read once, at the end
         predictions += len(labels)
         losses.append(summed_loss(logits, labels))
     if keep is not None:
@@ -168,9 +168,9 @@ def continuation(model: Model, prompt: list[int], *, tokens: int, top_p: float, 
         read = ids[-model.max_len :]
         window = torch.tensor([read + [PADDING] * (model.max_len - len(read))], device=device)
         logits = model(window)[0, len(read) - 1].double().cpu()
-        logits[PADDING] = float("-inf")
+        logits[PADDING] = float("-inf")  # never drawn
         likely, order = logits.softmax(dim=0).sort(descending=True)
-        before = likely.cumsum(dim=0) - likely
+        before = likely.cumsum(dim=0) - likely  # the nucleus ends with the token that crosses top_p
         nucleus = likely[before < top_p].numpy()
         chosen = streams.generator(seed, "sample", number).choice(len(nucleus), p=nucleus / nucleus.sum())
         ids.append(int(order[chosen]))

@@ -55,6 +55,7 @@ def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
             groups[factor * recipe.depth_factor(name, len(model.blocks)), decay].append(parameter)
     options = [{"params": held, "factor": factor, "weight_decay": decay} for (factor, decay), held in groups.items()]
     fused = not any(parameter.is_complex() for parameter in model.parameters())
+    # lr: `update` sets that of each step
     optimizer = torch.optim.AdamW(options, lr=0.0, betas=tuple(recipe.betas), eps=recipe.eps, fused=fused)
     optimizer.broken = torch.zeros((), dtype=torch.float32, device=next(model.parameters()).device)
     return optimizer
@@ -80,7 +81,7 @@ def update(
     for group in optimizer.param_groups:
         group["lr"] = lr * group["factor"]
     if optimizer.defaults["fused"]:
-        optimizer.found_inf = optimizer.broken
+        optimizer.found_inf = optimizer.broken  # by which fused AdamW skips a step of a gradient scaler
         optimizer.step()
     elif not optimizer.broken:
         optimizer.step()

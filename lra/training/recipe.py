@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TOKENS = "embedding.tokens."
 Share = Annotated[float, Field(gt=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
-OPEN_SCHEDULES = ("rsqrt", "constant")  # do not know their end
+OPEN_SCHEDULES = ("rsqrt", "constant")  # rates that do not depend on train.steps
 
 
 def _times(value: str) -> str:
@@ -90,7 +90,7 @@ class Recipe:
             last: number of steps of the run, before which the rate falls linearly to zero within `cooldown` steps;
                 None: `steps`.
         """
-        past, rest = max(0, step - self.warmup), max(1, self.steps - self.warmup)
+        past, rest = max(0, step - self.warmup), max(1, self.steps - self.warmup)  # of the steps after the warm-up
         factor = {
             "rsqrt": 1 / math.sqrt(max(step, self.warmup)),
             "constant": 1.0,
@@ -98,8 +98,8 @@ class Recipe:
             "cosine_to_zero": 0.5 * (1 + math.cos(math.pi * past / rest)),
             "triangular": 1 - (1 - 1 / 32) * past / rest,
         }[self.schedule]
-        left = (self.steps if last is None else last) - step
-        cooling = 1.0 if self.cooldown is None else min(1.0, left / self.cooldown)
+        remaining = (self.steps if last is None else last) - step
+        cooling = 1.0 if self.cooldown is None else min(1.0, remaining / self.cooldown)
         return self.lr * min(1.0, step / self.warmup) * factor * cooling
 
     def rate_factor_and_decay(self, name: str, group: str | None) -> tuple[float, float]:

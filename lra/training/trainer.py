@@ -55,7 +55,8 @@ def compute_gradient(
     model.redraw(seed, step)
     for parameter in model.every_parameter:
         parameter.grad = None
-    predictions = len(split.predictions(examples))
+    predictions = len(split.predictions(examples))  # of the whole batch, on every rank
+    # float64, so that the recorded loss hardly depends on the cut into micro-batches
     total, real, computed = torch.zeros((), dtype=torch.float64, device=model.every_parameter[0].device), 0, 0
     for part in parts:
         dropout.set_keys(model, seed=seed, step=step, rows=part.documents)
@@ -66,6 +67,7 @@ def compute_gradient(
         total += loss.detach()
         real, computed = real + part.real, computed + part.tokens.size
     distributed.add_gradients(model.every_parameter)
+    # On the device: reading `total` here would make the host wait for an accelerator.
     totals = torch.stack([total, total.new_full((), real), total.new_full((), computed)])
     distributed.all_reduce_sum_(totals)
     return totals
@@ -150,7 +152,7 @@ class Trainer:
             say(f"{self.output.title}: resumes from step {self.step}")
         self.write_metrics()
         model, recipe, rule, steps = self.model, self.recipe, self.stopping, self._read()
-        behind = int(self._asynchronous)  # updates whose loss an accelerator still computes
+        behind = int(self._asynchronous)  # one loss stays unread, so that the host prepares the next step meanwhile
         with TrainingBar(self.output.title, recipe.steps, self.step) as bar, self._saved_if_paused():
             while self.step < rule.step or self.is_eval_step():
                 tokens = Tokens()
@@ -199,6 +201,7 @@ class Trainer:
         )  # fmt: skip
         seconds, tokens, losses = time.perf_counter() - clock, self.window_tokens, self.losses[self.measured :]
         score.say_if_not_finite(f"{self.output.title}, step {step}, validation")
+        # Nothing above changes the state: a run that is paused in an evaluation makes all of it again.
         bar.evaluated(f"{self.task.metric} {getattr(score, self.task.metric):.2f}")
         line = {
             "step": step,
@@ -286,7 +289,7 @@ class Trainer:
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the state: tensors by name, and JSON values. Call `read_losses` before."""
         tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self.model.named_parameters():  # by name: torch's own indices depend on the groups
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer/{name}/{key}"] = value
         tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
@@ -313,7 +316,7 @@ class Trainer:
                 parameter, key = name.rsplit("/", 1)
                 if value.dim() and value.shape != shapes[parameter]:
                     raise ValueError(f"{path} is {list(value.shape)}, expected {list(shapes[parameter])}")
-                kept.setdefault(index[parameter], {})[key] = value.clone()  # aligned as it was
+                kept.setdefault(index[parameter], {})[key] = value.clone()  # the file's own bytes may be unaligned
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": kept})
         self.losses = tensors["losses"].tolist()
