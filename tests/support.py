@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from lra.cli import train
@@ -375,7 +375,7 @@ def train_in(folder: Path, cache: Path, *arguments: str) -> Path:
 
 @cache
 def _task_values(option: str) -> dict[str, Any]:
-    return configure.plain(composed(f"task={option}").task)
+    return OmegaConf.to_container(composed(f"task={option}").task, resolve=True)  # a required option stays "???"
 
 
 def builder_of(option: str, **changes: object) -> TaskBuilder:

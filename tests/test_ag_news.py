@@ -197,25 +197,6 @@ def test_auto_takes_word_pieces_that_are_at_hand(tmp_path: Path, capsys: pytest.
     assert news(tokenizer="auto", vocab=str(vocab)).spec.vocab_size == size
 
 
-@pytest.mark.parametrize(("named", "fetched"), [(True, False), (False, True)])
-def test_another_vocabulary_is_another_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool, fetched: bool
-) -> None:
-    """The same for a file that the user names or that is in the data folder, and for data there or fetched."""
-    for split, count in SIZES.items():
-        monkeypatch.setitem(ag_news.ROWS, split, count)
-    monkeypatch.setattr(hub, "rows", hub_of([]))
-    vocab = tmp_path / "data/ag_news/vocab.txt"
-    if not fetched:
-        csv_files(tmp_path / "data")
-    tasks = []
-    for data in (pieces(), pieces().replace(b"goal", b"minister")):
-        write(vocab, data)
-        builder = news(tokenizer="wordpiece", vocab=str(vocab) if named else None)
-        tasks.append(builder.build(data_config(tmp_path / "cache", tmp_path / "data")))
-    assert tasks[0].digest != tasks[1].digest
-
-
 def test_the_bpe_has_not_seen_validation_and_test(tmp_path: Path) -> None:
     first = built(tmp_path / "one")
     changed = {split: list(rows) for split, rows in ITEMS.items()}

@@ -198,7 +198,7 @@ def test_a_comparison_is_that_of_the_table(results: Results, folder: Path) -> No
         assert (found.difference, found.word()) == (2.0, "better")
 
 
-def test_a_margin_of_ones_own_makes_differences_small(results: Results) -> None:
+def test_a_larger_margin_makes_systems_equivalent(results: Results) -> None:
     simple, other = (results.system(name, task="text") for name in ("Simple", "Transformer"))
     assert lra.compare(simple, other, margin=90).word() == "equivalent"
     for margin in (0, -1.0, float("nan"), float("inf")):
@@ -206,7 +206,7 @@ def test_a_margin_of_ones_own_makes_differences_small(results: Results) -> None:
             lra.compare(simple, other, margin=margin)
 
 
-def test_what_cannot_be_compared_is_said(results: Results) -> None:
+def test_impossible_comparisons_are_refused(results: Results) -> None:
     simple = results.system("Simple", task="text", protocol="paper")
     for call, message in (
         (lambda: lra.compare(simple, results.system("Simple", task="listops")), "expected one task and protocol"),

@@ -103,21 +103,6 @@ def test_splits_are_cut_by_characters(tmp_path: Path) -> None:
     assert abs(shares[second] - 0.95) == min(abs(share - 0.95) for share in shares)
 
 
-@pytest.mark.parametrize("limit", [3, 5])
-def test_few_books_still_fill_every_split(tmp_path: Path, limit: int) -> None:
-    task = built(tmp_path, limit=limit)
-    counts = [len(names) for names in listing(task).values()]
-    assert sum(counts) == limit
-    assert min(counts) >= 1
-    assert task.name.endswith(f"limit {limit})")
-
-
-def test_the_order_of_the_file_does_not_matter(tmp_path: Path) -> None:
-    first, second = built(tmp_path / "one"), built(tmp_path / "two", rows()[::-1])
-    assert (first.digest, first.source["tokenizer"]) == (second.digest, second.source["tokenizer"])
-    assert list(listing(first)["train"]) != sorted(listing(first)["train"])
-
-
 def test_the_tokenizer_is_of_train_alone(tmp_path: Path) -> None:
     """Other letters in a book of the test split change its tokens, but not the tokenizer."""
     original = built(tmp_path / "one")

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 import torch
 from support import Commands, model_of, shape, spec, train_state
-from torch import Tensor
 
 from lra import checks
 from lra.cli import check, train
 from lra.core.errors import UserError
-from lra.mixers import Mixer
 from lra.network.model import Model
 
 THEIRS = '''"""Mixers, each with a fault."""
@@ -247,21 +245,6 @@ def test_ours_pass_and_are_not_checked(name: str) -> None:
     assert passed == [check.claim for check in checks.CHECKS if check.quick and check.name != "causality"]
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
-
-
-def test_a_mixer_for_one_length_trains_with_a_warning(capfd: pytest.CaptureFixture) -> None:
-    """The checks run on documents that are shorter."""
-
-    def forward(self: Mixer, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
-        return x.view(len(x), self.config.max_positions, self.config.dim)
-
-    model = theirs_of(model_of("attention=softmax", *SIZES, task=spec(max_len=17)), forward)
-    passed = checks.check_before_run(model.blocks[0].mixer, masked=True, device="cpu")
-    assert passed == [checks.CHECKS[0].claim]
-    [line] = capfd.readouterr().err.splitlines()
-    assert re.match(
-        r"Theirs: not checked whether outputs have the shape .* RuntimeError: .* \(.*test_checks.py, line", line
-    )
 
 
 @pytest.mark.parametrize("line", ["1 / 0 if self.training else 0", "key_mask.nothing"])

@@ -12,10 +12,9 @@ import yaml
 from support import TINY_MODEL, mask_of, model_of, noise, options, stub_task
 from torch import Tensor
 
-from lra.core.errors import UserError
 from lra.core.paths import conf_dir
 from lra.network.model import Model
-from lra.ops.dropout import Dropout, set_keys
+from lra.ops.dropout import set_keys
 from lra.ops.packing import Packed
 from lra.training.optimizer import compile_blocks
 
@@ -132,12 +131,3 @@ def test_compiled_backward_passes_keep_full_precision(name: str, mask: bool, mon
             pairs.append(outputs_and_gradients(model.float(), noise(2, 97, 6).float(), real))
     for actual, expected in zip(*pairs, strict=True):
         assert torch.equal(actual, expected) if expected is not None else actual is None
-
-
-def test_noise_of_2_to_the_31_values_is_refused() -> None:
-    """The values are one value, expanded."""
-    layer = Dropout(0.3).train()
-    layer.hashed = True
-    set_keys(layer, seed=1, step=3, rows=range(2))
-    with pytest.raises(UserError, match="train.micro_batch"):
-        layer(torch.zeros(1).expand(2, 1 << 6, 1 << 12, 1 << 12))

@@ -190,14 +190,6 @@ def test_every_option_composes(group: str) -> None:
         assert composed(f"{group}={name}").hydra.runtime.choices[group] == name
 
 
-def test_prepare_prints_the_sizes_of_the_data(cli: Commands) -> None:
-    code, out, err = cli(prepare.main, "experiment=smoke", "workers=1")
-    assert code == 0, err
-    assert "| train | 200 |" in out
-    assert json.loads(cli(prepare.main, "experiment=smoke", "json=true")[1])["rows"]["test"] == 70
-    assert "task.sead: unknown key" in cli(prepare.main, "+task.sead=1")[2]
-
-
 def tables(text: str) -> Iterator[tuple[str, set[str]]]:
     """The group and the names of every table `by_GROUP:{NAME:VALUE, ...}` in a file of options."""
     for match in re.finditer(r"by_(\w+):\{", text):
@@ -216,7 +208,7 @@ def test_every_name_in_a_table_is_an_option() -> None:
     for path in conf_dir().rglob("*.yaml"):
         text = "\n".join(line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines())
         for group, names in tables(text):
-            known = {*options(group), *(options("task/recipe") if group == "task" else ())}
+            known = {*options(group), *(options("recipe") if group == "task" else ())}
             assert names <= known, (path, names - known)
 
 
@@ -273,7 +265,7 @@ def test_a_users_own_values_by_choice(cli: Commands) -> None:
 
 def test_every_protocol_keeps_the_block_of_the_tasks_paper() -> None:
     """AG News has BERT's norms after the sums, the books none, all others norms before; and their layers' rates."""
-    for name in set(options("task")) & set(options("task/recipe")):
+    for name in set(options("task")) & set(options("recipe")):
         for protocol in set(options("protocol")) - {"s4"}:  # which has blocks of its own
             cfg = composed(f"task={name}", f"protocol={protocol}")
             assert cfg.model.norm == {"ag_news": "post", "books": "none"}.get(name, "pre"), (name, protocol)

@@ -1,6 +1,5 @@
 """`lra.data` and the exports: rows, batches, workers, Arrow, and files that are read back."""
 
-import errno
 import pickle
 import re
 from pathlib import Path
@@ -15,7 +14,6 @@ from torch.utils.data import DataLoader, default_collate
 import lra
 from lra.cli import prepare
 from lra.core.paths import CHECKOUT
-from lra.datasets import rows as exports
 
 SMOKE = "size=smoke"
 OF_EACH_KIND = [("listops", SMOKE), ("pathfinder_short", SMOKE), ("mqar", SMOKE), ("compress", SMOKE)]
@@ -166,18 +164,6 @@ def test_other_tasks_are_exported_as_parquet(cli: Commands) -> None:
     for rows, name in ((data.train, "train"), (data.val, "validation"), (data.test, "test")):
         assert found[name]["label"] == [row["label"] for row in rows]
         assert found[name]["tokens"] == [row["tokens"].tolist() for row in rows]
-
-
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
-def test_nothing_is_left_of_an_export_that_fails(error: BaseException, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    expected = lra.UserError if isinstance(error, OSError) else KeyboardInterrupt
-    for target in ("empty", "new/er"):
-        with pytest.raises(expected) as found, exports.new_folder(tmp_path / target, "export") as staging:
-            (staging / "half").write_text("half")
-            raise error
-        assert isinstance(error, KeyboardInterrupt) or f"{target}: No space left on device" in str(found.value)
-        assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
 
 
 @pytest.mark.oracle

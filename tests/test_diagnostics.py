@@ -16,7 +16,7 @@ from lra.datasets.tokenise import text_of
 from lra.tasks import Split, Task, TaskBuilder
 from lra.tasks._listops_trees import WORDS
 from lra.tasks.acl_matching import AclMatching
-from lra.tasks.listops import ListOps, ListOpsFiles
+from lra.tasks.listops import ListOps
 from lra.training.evaluate import diagnose
 
 CHANGES = {name: {"folder": "files"} for name in ("listops_files", "pathfinder_files")} | {"files": {"data": "files"}}
@@ -104,22 +104,6 @@ def test_groups_of_generated_expressions(tmp_path: Path) -> None:
     texts = [" ".join(WORDS[token - 1] for token in task.test.document(row)) for row in range(len(task.test))]
     assert_groups_are_those_of_the_texts(builder, task.test, texts)
     assert list(builder.groups(task.test)["depth"]) == ["3", "4"]
-
-
-def test_groups_of_repeated_expressions_and_of_a_digit(tmp_path: Path) -> None:
-    rows = ["[SM [MIN 2 1 ] 3 ]\t4", "7\t7", "[SM [MIN 2 1 ] 3 ]\t4", "[MAX 1 [MED 9 9 ] [MIN 0 [SM 5 5 ] ] ]\t9"]
-    text = "\n".join(["Source\tTarget", *rows, ""])
-    for split in ("train", "val", "test"):
-        (tmp_path / f"basic_{split}.tsv").write_text(text)
-    builder = ListOpsFiles(folder=str(tmp_path), max_length=100)
-    groups = builder.groups(builder.build(data_config(tmp_path / "cache")).test)
-    indices = {name: {value: list(rows) for value, rows in group.items()} for name, group in groups.items()}
-    assert indices == {
-        "root operator": {"7": [1], "MAX": [3], "SM": [0, 2]},
-        "depth": {"1": [1], "3": [0, 2], "4": [3]},
-        "length": {"1": [1], "7": [0, 2], "14": [3]},
-        "class": {"4": [0, 2], "7": [1], "9": [3]},
-    }
 
 
 def tf_idf_cosines(split: Split) -> np.ndarray:

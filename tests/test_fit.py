@@ -13,7 +13,6 @@ from support import (
     accumulate,
     model_of,
     options,
-    recipe_of,
     small_recipe,
     stub_task,
     train_model,
@@ -33,16 +32,6 @@ from lra.training.trainer import Trainer
 def model_for(task, *overrides: str, dropout: float = 0.0) -> torch.nn.Module:
     torch.manual_seed(1)
     return model_of(*TINY_MODEL, f"model.dropout={dropout}", *overrides, task=task).double()
-
-
-def test_the_peaks_of_table_3() -> None:
-    """lr at the end of the warm-up and at the end of training, text and matching."""
-    text = recipe_of(steps=20_000, lr=0.05, warmup=8000)
-    matching = recipe_of(steps=15_000, lr=0.05, warmup=8000)
-    assert text.learning_rate(8000) == pytest.approx(5.590e-4, rel=1e-4)
-    assert text.learning_rate(20_000) == pytest.approx(3.536e-4, rel=2e-4)
-    assert matching.learning_rate(15_000) == pytest.approx(4.0825e-4, rel=1e-5)
-    assert max(text.learning_rate(step) for step in range(20_001)) == text.learning_rate(8000)
 
 
 def rule_of(**options: object) -> StoppingRule:
@@ -68,7 +57,7 @@ def test_the_rate_falls_in_a_line_to_its_end_wherever_that_is() -> None:
 
 
 def ended(*accuracies: float, **options: object) -> StoppingRule:
-    """After evaluations every 5 of 97 steps, each with these answers right of 100."""
+    """Simulate 97 steps with an evaluation every 5; each counts this many of 100 examples correct."""
     best, end = 0, rule_of(**options)
     for place, accuracy in enumerate(accuracies):
         best = max(best, place, key=lambda at: (accuracies[at], -at))

@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from support import TINY_MODEL, model_of, stub_task
 from test_packing import CHUNK, DROPOUT, check_packed_is_padded, logits_and_gradients, model_for
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
 
 from lra.mixers import softmax as flash
 from lra.ops import packing
@@ -75,30 +73,3 @@ def test_noise_follows_from_seed_step_and_layer_alone() -> None:
     torch.manual_seed(6)
     assert all(map(torch.equal, first, logits_and_gradients(model, pack=True)))
     assert not torch.equal(first[0], logits_and_gradients(model, pack=True, step=4)[0])
-
-
-def test_shapes_and_strides_are_those_of_the_kernels() -> None:
-    """Inputs are slices of one product; the kernels' meta functions say what they return."""
-    half = {"dtype": torch.bfloat16, "device": "cuda"}
-    with FakeTensorMode():
-        q, k, v = torch.empty(640, 3, 4, 16, **half).unbind(1)
-        starts = [torch.empty(12, dtype=torch.int32, device="cuda") for _ in range(2)]
-        for queries in (q, torch.empty(6, 1, 4, 16, **half).squeeze(1)):
-            lengths = *starts, 128, 128
-            outputs = flash.flash_attention(queries, k, v, *lengths, 0.25, 0.1, torch.zeros((), dtype=torch.int32))
-            expected = flash.FORWARD(queries, k, v, *lengths, 0.1, False, False, scale=0.25)
-            for output, wanted in zip(outputs, expected[:4], strict=True):
-                assert (output.shape, output.stride(), output.dtype) == (wanted.shape, wanted.stride(), wanted.dtype)
-            saved = outputs[0], queries, k, v, *outputs[:2]
-            gradients = flash.BACKWARD(*saved, *lengths, 0.1, False, *outputs[2:], scale=0.25)
-            assert [x.shape for x in gradients] == [queries.shape, k.shape, v.shape]
-
-
-def test_other_types_and_devices_take_the_padded_path() -> None:
-    cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    assert flash.has_flash(torch.bfloat16, cuda, 64) and flash.has_flash(torch.float16, cuda, 8)
-    assert not flash.has_flash(torch.bfloat16, cpu, 64)
-    assert not flash.has_flash(torch.float32, cuda, 64)
-    assert not flash.has_flash(torch.bfloat16, cuda, 12)
-    model = model_of(*TINY_MODEL, "protocol=strict", "attention=softmax", task=stub_task())
-    assert model.can_pack and not model.packs(torch.bfloat16)

@@ -92,11 +92,6 @@ def test_a_mixer_without_a_causal_form_is_refused() -> None:
         Model(partial(TwoSided, scale="head_dim"), stream(), Architecture(**settings(*TINY_MODEL)["model"]))
 
 
-def test_causal_simple_has_no_state_to_drop() -> None:
-    with pytest.raises(UserError, match="use attention.dropout_on=output or model.dropout=0"):
-        model_for(stream(), "system=simple", "model.dropout=0.1")
-
-
 class Fixed(nn.Module):
     """A model that always believes the same."""
 

@@ -21,7 +21,6 @@ from lra.tasks.matching import Matching
 
 ROWS = {"train": 31, "eval": 13, "test": 17}
 NAMES = {"train": "train", "val": "eval", "test": "test"}
-LAYOUTS = ("lra_release/tsv_data", "lra_release/lra_release/tsv_data")
 
 
 def cached(tmp_path: Path) -> list[Path]:
@@ -90,14 +89,6 @@ def test_reads_the_bytes_of_the_files(tmp_path: Path, max_length: int = 29) -> N
     assert (task.vocab_size, task.documents, task.classes, task.max_len) == (257, 2, 2, max_length)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_of_the_release_gives_the_same_task(tmp_path: Path, layout: str) -> None:
-    files = official()
-    task = matching(tmp_path, folder(tmp_path, files, layout))
-    assert task.source["rows"] == {"train": 31, "val": 13, "test": 17}
-    assert task.digest == matching(tmp_path / "other", folder(tmp_path / "other", files)).digest
-
-
 def test_a_quote_does_not_merge_rows(tmp_path: Path) -> None:
     content = b'1.0\ta\tb\t"opens\tand "goes on\n0.0\ta\tb\there"\tends"\n'
     task = matching(tmp_path, folder(tmp_path, dict.fromkeys(official(), content)))
@@ -133,7 +124,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert cached(tmp_path) == []
 
 
-def test_without_data_the_other_task_is_named(tmp_path: Path) -> None:
+def test_without_data_the_error_names_the_files_and_the_other_task(tmp_path: Path) -> None:
     for data in (None, tmp_path):
         with pytest.raises(UserError, match=r"Put there: .*lra_release.gz \(7.7 GB\).*task=acl_matching") as error:
             matching(tmp_path, data)

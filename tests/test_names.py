@@ -33,11 +33,6 @@ def test_the_name_of_data_is_that_of_their_folder(data: str, name: str) -> None:
     assert folder(f"task.data='{data}'") == f"files-{name.replace(':', '%3A')}"
 
 
-def test_a_name_that_is_given_is_kept() -> None:
-    assert folder("task.data=a.csv", "task.name='a/b v1.5'") == "files-a%2Fb v1.5"
-    assert folder("task.data={train: fruit/train.csv}") == "files-fruit"
-
-
 @pytest.mark.parametrize("letter", ["x", "é", "界", "🎬"])
 def test_long_names_fit_and_stay_apart(letter: str, tmp_path: Path) -> None:
     first, second = (file_name(f"{letter * 250}.{number}") for number in (1, 2))

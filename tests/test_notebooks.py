@@ -18,11 +18,6 @@ REPORT = CHECKOUT / "results" / "hour" / "README.md"
 SECONDS = 300  # of one cell, on a machine that is busy
 
 
-@pytest.mark.skipif(not PLACES, reason="not a checkout")
-def test_each_notebook_is_known() -> None:
-    assert {path.stem for path in PLACES} == SHOWN.keys()
-
-
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=[pytest.mark.slow] if path.stem == "my-attention" else []) for path in PLACES],

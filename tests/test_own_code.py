@@ -80,23 +80,6 @@ def test_an_edited_attention_is_refused_with_its_file(cli: Commands) -> None:
     assert cli(train.main, *MINE, "seed=1")[0] == 0, "it is the first code again"
 
 
-def test_comments_blank_lines_and_docstrings_are_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    texts = {
-        "plain": "class A:\n    def f(self):\n        return 1\n",
-        "told": '"""Module."""\n# a comment\n\nclass A:\n    """Class."""\n\n    def f(self):  # why\n'
-        '        """Method."""\n        return (1)\n',
-        "other": "class A:\n    def f(self):\n        return 2\n",
-        "text": 'class A:\n    def f(self):\n        x = """Method."""\n        return 1\n',
-    }
-    digests = {}
-    for name, text in texts.items():
-        (tmp_path / f"{name}.py").write_text(text)
-        digests |= fingerprints(name)
-    assert digests["plain.py"] == digests["told.py"]
-    assert len({*digests.values()}) == 3
-
-
 def test_an_edited_task_and_a_replaced_file_make_new_data(cli: Commands) -> None:
     scaffold(cli, "task", "tsk")
     words = (*TINY, "task=tsk", "task.examples=20", "train.micro_batch=5", "attention=fnet", "max_hours=null")

@@ -17,7 +17,7 @@ from lra.cli import prepare, train
 from lra.config import configure
 from lra.core.errors import UserError
 from lra.datasets import hub
-from lra.datasets.tables import Columns, examples, ordered
+from lra.datasets.tables import Columns, examples
 from lra.datasets.tokenise import text_of
 from lra.tasks import Task
 from lra.tasks.files import Files
@@ -222,41 +222,6 @@ def test_quotes_are_read_as_they_are_named(quotes: str, content: str, first: str
     assert len(read) == 2
 
 
-LOOK_ALIKE = [
-    ("3.1", "3.10"),
-    ("7", "007"),
-    ("mW", "MW"),
-    ("caf\u00e9", "cafe\u0301"),
-    ("a\u200bb", "ab"),
-    ("a b", "a\u00a0b"),
-]
-
-
-@pytest.mark.parametrize("pair", LOOK_ALIKE)
-def test_labels_that_look_alike_are_refused_unless_they_are_exact(pair: tuple[str, str]) -> None:
-    labels = {label: f"x.csv:{line}" for line, label in enumerate(pair, 2)}
-    with pytest.raises(UserError, match=r"^x.csv:3: label .* of an earlier row; .* task.exact_labels=true$"):
-        ordered(labels, exact=False)
-    assert sorted(ordered(labels, exact=True)) == sorted(pair)
-
-
-def test_more_classes_are_an_option(tmp_path: Path) -> None:
-    path = written(tmp_path / "fruit.csv", [{"text": f"text {n}", "label": f"author {n % 12}"} for n in range(240)])
-    with pytest.raises(UserError, match=r"fruit.csv:13: more than 11 different labels; .* task.max_classes=N"):
-        task_of(tmp_path, path, max_classes=11)
-    assert task_of(tmp_path, path, max_classes=12).classes == 12
-
-
-@pytest.mark.parametrize(
-    "data", [["a.csv", "b.csv"], None, {"validation": "a.csv"}, {"train": "a.csv", "dev": "b.csv"}]
-)
-def test_forms_of_data_are_listed(data: object) -> None:
-    with pytest.raises(
-        UserError, match=r"^task.data=.*: expected a folder, a file, {train: FILE, val: FILE, test: FILE}"
-    ):
-        builder(data)
-
-
 def test_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
     """The same from rows padded with 499 to the longest."""
     plain = task_of(tmp_path, written(tmp_path / "ids.jsonl", IDS), text="input_ids", tokens="ids")
@@ -280,20 +245,6 @@ def test_a_quoted_cell_may_have_line_ends(tmp_path: Path) -> None:
     read = list(examples(written(tmp_path / "lines.csv", rows), columns))
     assert [example.texts[0] for example in read] == [row["text"] for row in rows]
     assert read[1].where == f"{tmp_path}/lines.csv:5"
-
-
-@pytest.mark.parametrize("letters", ["好糟天地人書電影音樂山水", "ACGTHKLMNPQR", "ดแกขคงจชซญฎ"])
-def test_letters_decide_where_there_are_no_words(letters: str, tmp_path: Path) -> None:
-    """The first letter is the class; the others, with a comma of the script, are random."""
-    draw = random.Random(3)
-
-    def text(label: int) -> str:
-        return "，".join(letters[label] + "".join(draw.choices(letters[2:], k=9)) for _ in range(3))
-
-    rows = [{"text": text(n % 2), "label": n % 2} for n in range(150)]
-    task = task_of(tmp_path, written(tmp_path / "x.csv", rows))
-    assert task.baselines["bag of letters"] == 100
-    assert "bag of words" not in task.baselines
 
 
 @pytest.mark.parametrize("tokens", ["bytes", "bpe", "ids"])
@@ -388,14 +339,6 @@ def test_columns_of_other_names(end: str, tmp_path: Path, capfd: pytest.CaptureF
     path = written(tmp_path / f"renamed{end}", renamed)
     assert task_of(tmp_path, path, text="review", label="kind").digest == plain.digest
     assert "renamed: columns not read: text, id" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["test.xlsx", "test.csv.zip", "test_2.csv", "Dev_2.txt"])
-def test_files_that_are_not_read_are_named(name: str, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
-    written(tmp_path / "fruit" / "train.csv", ROWS)
-    (tmp_path / "fruit" / name).touch()
-    task_of(tmp_path, tmp_path / "fruit")
-    assert f"fruit: files not read: {name}" in capfd.readouterr().err.splitlines()
 
 
 def test_splits_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Packed batches have the values, gradients and noise of padded ones."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -10,15 +8,11 @@ from torch import Tensor, nn
 
 from lra.core.errors import UserError
 from lra.core.signals import StopFlag
-from lra.mixers import softmax
 from lra.network.model import Model
 from lra.ops import packing
 from lra.ops.dropout import Dropout, Keyed, set_keys
 from lra.ops.packing import Packed
-from lra.training import batches
 from lra.training.batches import MicroBatch
-from lra.training.evaluate import evaluate
-from lra.training.optimizer import compile_blocks
 from lra.training.trainer import Trainer
 
 CHUNK = 8
@@ -133,48 +127,6 @@ def test_packed_training_resumes_to_the_last_bit(monkeypatch: pytest.MonkeyPatch
     ended, _ = trained(second, 5).state_dict()
     for name, value in whole.state_dict()[0].items():
         assert name.startswith("best/") or torch.equal(ended[name], value), name
-
-
-@pytest.mark.parametrize(
-    ("name", "flash", "training", "padded", "packs"),
-    [
-        ("simple", True, True, True, True),
-        ("simple", True, True, False, False),  # its padded form is the faster one
-        ("simple", True, False, False, True),  # as all other documents of an evaluation
-        ("softmax", True, True, False, True),  # whose padded form computes all weights
-        ("softmax", False, True, False, False),
-        ("softmax", False, False, False, False),
-        ("softmax", False, True, True, True),
-        ("linformer", True, False, False, False),  # no packed form of its own
-        ("linformer", True, True, True, True),
-    ],
-)
-def test_an_accelerator_packs_what_that_makes_faster(
-    name: str, flash: bool, training: bool, padded: bool, packs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "is_asynchronous", lambda _: True)
-    monkeypatch.setattr(softmax, "has_flash", lambda *_: flash)
-    lengths = np.array([9, 5 if padded else 9])
-    part = MicroBatch(
-        indices=np.arange(2), tokens=np.ones((2, 9)), targets=np.zeros(2), scored=None, lengths=lengths
-    )  # fmt: skip
-    assert part.packs(model_for(name, []).train(training), "bf16") == packs
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of the compiler
-def test_one_form_serves_all_documents_of_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The longest have no padding among themselves; a compiled block has one graph, and the last block another."""
-    model = model_for("simple", [], documents=1).float()
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    expected = evaluate(model, stub_task(max_len=max(LENGTHS)).val, 3, precision="fp32")
-    monkeypatch.setattr(batches, "is_asynchronous", lambda _: True)
-    torch._dynamo.reset()
-    compile_blocks(model)
-    torch._dynamo.utils.counters.clear()
-    score = evaluate(model, stub_task(max_len=max(LENGTHS)).val, 3, precision="fp32")
-    assert score.correct == expected.correct and score.loss == pytest.approx(expected.loss, rel=1e-4)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 
 def test_layouts_are_inverted() -> None:

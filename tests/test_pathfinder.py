@@ -183,17 +183,6 @@ def test_pictures_have_both_labels_full_scale_and_two_markers() -> None:
     )
 
 
-def test_mended_pictures_miss_no_first_direction() -> None:
-    style = easy().paddles(1)
-    turns = {}
-    for mended in (False, True):
-        design = design_of(fixed_generator=mended)
-        board = snakes.empty(design.window, design.padding, style, 5_003)
-        _, pair = snakes._seeds(snakes.Draws(5, 0), design, board)
-        turns[mended] = len(np.unique(pair[0].turns))
-    assert turns == {False: 30, True: 360}
-
-
 # ---------------------------------------------------------------- the task
 
 SIZES = {"train_size": 307, "val_size": 101, "test_size": 103}

@@ -11,7 +11,7 @@ from support import accumulate, builder_of, data_config, model_of
 from torch.nn.functional import cross_entropy
 
 from lra.core.errors import UserError
-from lra.datasets.probes import BLOCK, Draws, Probe
+from lra.datasets.probes import Draws, Probe
 from lra.datasets.splits import PositionLabels
 from lra.tasks import Task
 from lra.tasks.word_problem import products
@@ -138,13 +138,6 @@ def test_recall_by_a_dictionary(name: str, keys: int, values: int, sizes: tuple[
         assert found == expected
 
 
-def test_noise_has_its_share(cache: Path) -> None:
-    task = task_of("noisy_recall", cache, length=402)
-    tokens = task.train.tokens.reshape(211, 401)[:, 2:-1]  # the first and the last pair are never noise
-    share = np.mean(tokens > 12)
-    assert abs(share - 0.3) < 4 * (0.3 * 0.7 / (211 * 199)) ** 0.5
-
-
 @pytest.mark.parametrize(("scored", "wanted"), [("all", range(13)), ("last", [12])])
 def test_word_problem_by_composition(scored: str, wanted: list[int], cache: Path) -> None:
     task, elements = task_of("word_problem", cache, scored=scored), list(permutations(range(4)))
@@ -184,7 +177,7 @@ def test_draws_are_even_and_in_range() -> None:
     counts = np.bincount(draws.below(7, 70, 1_000).ravel(), minlength=7)
     assert len(counts) == 7
     assert abs(counts - 10_000).max() < 5 * 10_000**0.5
-    shares = draws.shares(100_000)
+    shares = draws.uniform(100_000)
     assert 0 < shares.min() < shares.max() < 1
     assert abs(shares.mean() - 0.5) < 4 * (1 / 12 / 100_000) ** 0.5
 
@@ -226,12 +219,6 @@ def test_the_bytes_of_a_seed_are_known(built: tuple[Probe, Task], tmp_path: Path
     builder, task = built
     assert task.digest[:12] == DIGESTS[builder.name]
     assert builder.build(data_config(tmp_path, workers=2)).digest == task.digest
-
-
-def test_more_examples_leave_the_earlier_ones(cache: Path) -> None:
-    few, many = (task_of("noisy_recall", cache, train_size=size).train for size in (BLOCK + 3, BLOCK + 7))
-    assert (many.tokens[: len(few.tokens)] == few.tokens).all()
-    assert (many.labels[: len(few.labels)] == few.labels).all()
 
 
 def test_splits_and_seeds_differ(built: tuple[Probe, Task], cache: Path) -> None:
@@ -286,14 +273,6 @@ def test_baselines_by_loops(built: tuple[Probe, Task]) -> None:
     assert task.baselines == pytest.approx({name: 100 * share for name, share in expected.items()})
 
 
-def test_every_prediction_has_one_value_in_each_group(built: tuple[Probe, Task]) -> None:
-    builder, task = built
-    groups = builder.groups(task.test)
-    assert groups
-    for group in groups.values():
-        assert sorted(np.concatenate(list(group.values()))) == list(range(len(task.test.labels)))
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
@@ -314,14 +293,6 @@ def test_impossible_options_are_refused(name: str, changes: dict, message: str) 
     with pytest.raises(UserError, match=re.escape(message)) as error:
         probe(name, **changes)
     assert "\n" not in str(error.value)
-
-
-def test_more_kinds_of_tokens_than_can_be_stored_are_refused(cache: Path) -> None:
-    """They would wrap around in 16 bits."""
-    few = {"pairs": 2, "length": 18, "train_size": 5, "val_size": 5, "test_size": 5}
-    assert int(task_of("mqar", cache, vocabulary=65_534, **few).train.tokens.max()) > 32_767
-    with pytest.raises(UserError, match="at most 65,536"):
-        task_of("mqar", cache, vocabulary=65_536, **few)
 
 
 # ---------------------------------------------------------------- what a model reads, and what is scored

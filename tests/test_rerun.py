@@ -63,7 +63,7 @@ def test_a_kept_run_is_trained_with_its_own_settings(cli: Commands) -> None:
     assert (code, said.splitlines()[-1]) == (0, f"{place}: equal to the last bit (a/{cell})")
 
 
-def test_what_is_not_as_it_was_is_told(kept: Commands) -> None:
+def test_differences_from_the_kept_run_are_listed(kept: Commands) -> None:
     """The first evaluation, every number of the record, and the conditions."""
     lines = (SIMPLE / METRICS).read_text().replace('"step": 4', '"step": 4, "extra": 1')
     (SIMPLE / METRICS).write_text(lines)
@@ -98,7 +98,7 @@ def test_a_run_with_earlier_noise_cannot_be_equal(cli: Commands) -> None:
     assert "noise in training was version 1, now 2, so its numbers cannot be equal" in said[0]
 
 
-def test_the_weights_that_a_run_began_with_are_asked_for(kept: Commands) -> None:
+def test_a_rerun_needs_the_initial_weights(kept: Commands) -> None:
     taking = (f"init.folder={SIMPLE}", "init=checkpoint", "attention=softmax")
     assert kept(train.main, *SMOKE, *taking)[0] == 0
     [taken] = [path.parent.relative_to("kept") for path in Path("kept").rglob(f"softmax/**/{record.NAME}")]
@@ -109,7 +109,7 @@ def test_the_weights_that_a_run_began_with_are_asked_for(kept: Commands) -> None
     assert out.splitlines()[-1] == f"kept/{taken}: equal to the last bit (reruns/kept/{taken})"
 
 
-def test_what_cannot_be_done_is_one_line(kept: Commands) -> None:
+def test_impossible_reruns_are_one_line(kept: Commands) -> None:
     for words, fault in (
         (("rerun=nowhere",), "nowhere: no record.json there; expected a run's folder"),
         ((f"rerun={SIMPLE}", "train.lr=0.1"), "train.lr=0.1: "),
@@ -130,16 +130,3 @@ def test_other_data_are_named_before_anything_is_trained(kept: Commands) -> None
     code, _, err = kept(train.main, f"rerun={SIMPLE}")
     assert (code, err.count(f"data: the run was trained on {'0' * 64} (SHA-256), found ")) == (2, 1)
     assert not Path("reruns").exists()
-
-
-def test_a_pretraining_is_done_again(cli: Commands) -> None:
-    """Weights that somebody changed in the cache are not what a kept run is held against."""
-    phase = ("pretrain=masked", "pretrain.train.warmup=2", "pretrain.train.steps=4", "pretrain.train.eval_every=4")
-    assert cli(train.main, *SMOKE, "protocol=strict", *phase, "cache=own")[0] == 0
-    (path,) = Path("kept").rglob(record.NAME)
-    shutil.rmtree("own/pretrained")
-    code, out, _ = cli(train.main, f"rerun={path.parent}", "cache=own")
-    assert (code, "equal to the last bit" in out) == (0, True)
-    assert not Path("own/pretrained").exists()
-    (made,) = Path("own/pretrained_again").rglob(record.NAME)
-    assert record.read(made)["files"].keys() == {METRICS, "weights.safetensors"}

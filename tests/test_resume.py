@@ -174,19 +174,3 @@ def test_a_checkpoint_of_another_run_is_refused(change: str, difference: str, ca
     error = (run_folder("one") / names.ERRORS).read_text()
     assert f"is of another run ({difference}" in error
     assert "delete it to train from the start" in error
-
-
-def test_a_forgotten_buffer_is_found(whole, monkeypatch: pytest.MonkeyPatch) -> None:
-    overrides = ("attention=bigbird", "attention.block=2", "attention.random_blocks=1")
-    expected, load = whole(*overrides), trainer.Trainer.load_state_dict
-
-    def forgetful(self: trainer.Trainer, tensors: dict, state: dict) -> None:
-        load(self, tensors, state)
-        for name, buffer in self.model.named_buffers():
-            if name.endswith(".table"):
-                buffer.zero_()
-
-    monkeypatch.setattr(trainer.Trainer, "load_state_dict", forgetful)
-    assert trained(*overrides, "out=runs", fault="step:7:kill") == KILLED
-    assert trained(*overrides, "out=runs") == 0
-    assert result("runs")["weights"] != expected["weights"]

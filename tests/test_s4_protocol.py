@@ -76,7 +76,7 @@ def test_the_cosine_ends_at_zero() -> None:
 
 
 @pytest.mark.parametrize("task", ["listops", "pathfinder"])
-def test_what_does_not_decay(task: str) -> None:
+def test_norms_biases_and_embeddings_do_not_decay(task: str) -> None:
     """Norms, biases and embeddings; pictures have no table of them, but a map. The state has no decay of its own."""
     words = (*S4, "system=other/s4d", f"task={task}")
     model, recipe = model_of(*words, task=spec(vocab_size=257)), recipe_of(*words)
@@ -90,26 +90,6 @@ def test_what_does_not_decay(task: str) -> None:
     table = {"embedding.tokens.weight"} if task == "listops" else set()
     assert norms and biases and state
     assert free == norms | biases | state | table
-
-
-@pytest.mark.parametrize(
-    ("attention", "inside"),
-    [
-        ("mlstm", {"input_bias", "forget_bias"}),
-        ("hyena", {"taps_bias"}),
-        ("luna", {"norm.weight", "norm.bias"}),
-        ("rwkv7", {"norm_weight", "norm_bias", "decay_bias", "rate_bias"}),
-    ],
-)
-def test_norms_and_biases_of_mixers_do_not_decay(attention: str, inside: set[str]) -> None:
-    """Also where their names say more than that."""
-    words = ("protocol=s4", *TINY_MODEL, f"attention={attention}", "train.groups=null")
-    model, recipe = model_of(*words, task=spec()), recipe_of(*words)
-    groups = make_optimizer(model, recipe).param_groups
-    free = {id(weight) for group in groups if group["weight_decay"] == 0 for weight in group["params"]}
-    mixer = model.blocks[0].mixer
-    plain = {name for name, _ in mixer.named_parameters() if name.endswith(".bias")}
-    assert {name for name, weight in mixer.named_parameters() if id(weight) in free} == plain | inside
 
 
 # ---------------------------------------------------------------- norms over a batch

@@ -48,7 +48,7 @@ def test_a_second_signal_ends_the_process_unless_a_launcher_repeats_it(numbers: 
 
 
 def test_signals_that_are_sent_twice_at_once_are_one() -> None:
-    """As by `timeout`, to the process and to its group."""
+    """`timeout` sends the signal to the process and to its group: one stop, not two."""
     assert _ended((signal.SIGTERM,) * 3, repeated=False, patience=signals.REPEAT_SECONDS) == 0
 
 

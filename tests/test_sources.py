@@ -66,13 +66,6 @@ def digests(*paths: Path) -> dict[str, str]:
     return cache.raw_sha256(builder)
 
 
-def test_files_are_named_below_the_folder_that_they_share(tmp_path: Path) -> None:
-    for name in ("a/x", "b/x"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_bytes(DATA)
-    assert digests(tmp_path / "a/x", tmp_path / "b/x") == dict.fromkeys(("a/x", "b/x"), sha256(DATA).hexdigest())
-
-
 @pytest.mark.parametrize("replaced", [True, False])
 def test_a_change_of_the_same_size_and_time_is_seen(tmp_path: Path, replaced: bool) -> None:
     raw = tmp_path / "raw"

@@ -66,7 +66,7 @@ def build(cache: Path, log: Path, examples: int = 5) -> Task:
     return stored(cache, make, number=examples)
 
 
-def test_is_built_once_and_mapped(tmp_path: Path) -> None:
+def test_a_task_is_prepared_once_and_memory_mapped(tmp_path: Path) -> None:
     first, second = build(tmp_path, tmp_path / "log"), build(tmp_path, tmp_path / "log")
     assert len((tmp_path / "log").read_text().splitlines()) == 1
     assert isinstance(second.train.tokens, np.memmap)
@@ -248,15 +248,3 @@ def test_the_share_of_the_test_that_is_in_train(tmp_path: Path, length: int) -> 
     count = sum(tuple(row) in known for row in words["test"].tolist())
     assert count > 0
     assert seen(task.train, task.test) == 100 * count / 23
-
-
-def test_a_baseline_that_is_not_finite_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
-    def make(writers: dict[str, Writer], _: Path) -> str:
-        for writer in writers.values():
-            writer.add(0, np.arange(1, 4))
-        return "made up"
-
-    values = {"good": np.float32(50), "bad": float("nan"), "worse": np.inf}
-    task = Stub(make, 0, {}, scores=values).build(data_config(tmp_path))
-    assert (task.baselines, task.best_baseline) == ({"good": 50.0}, ("good", 50.0))
-    assert "stub: the baseline 'bad' is nan; it is left out" in capfd.readouterr().err

@@ -2,25 +2,23 @@
 
 import json
 import os
-import re
 import signal
 import threading
 from pathlib import Path
 
 import pytest
 from forked import PLUGINS, SMOKE, Child, installed, left, without_figures
-from support import Commands, composed, job_of
+from support import Commands, composed
 
 import lra
 from lra.cli import train
-from lra.config.cell import cell_of
 from lra.core import files
-from lra.core.console import TrainingBar
 from lra.records import record
 from lra.records.names import CONFIG, LOCK
 from lra.runs import sweep_time
 from lra.runs.build import assemble
 from lra.runs.settings import settings_of
+from lra.training.progress import TrainingBar
 
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
 SEED1 = Path("runs/listops/paper/simple/simple/seed1")
@@ -88,17 +86,6 @@ def test_an_out_that_differs_between_runs_is_refused(cli: Commands, word: str, o
     assert not list(Path().rglob(CONFIG))
 
 
-def test_two_data_sets_of_one_name_are_refused_before_the_first_run(cli: Commands) -> None:
-    for folder, word in (("a/reviews", "fine"), ("b/reviews", "great")):
-        Path(folder).mkdir(parents=True)
-        rows = [f"{word if number % 2 else 'other'} {number},{number % 2}" for number in range(60)]
-        Path(folder, "train.csv").write_text("\n".join(["text,label", *rows, ""]))
-    words = ("--multirun", "experiment=smoke", "task=files", *SHORT)
-    code, _, err = cli(train.main, *words, "task.data=a/reviews,b/reviews")
-    assert (code, "files-reviews" in err) == (2, True), err
-    assert not list(Path().rglob(CONFIG))
-
-
 def test_missing_data_are_named_before_the_first_run(cli: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LRA_DATA", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -112,18 +99,11 @@ def test_missing_data_are_named_before_the_first_run(cli: Commands, monkeypatch:
     assert not list(Path().rglob(CONFIG))
 
 
-def test_a_sweep_describes_its_cells(cli: Commands) -> None:
-    """Longformer's window of 512 holds ListOps of 60 tokens; blocks of 50 do not."""
-    code, out, err = cli(train.main, *SMOKE, "describe=true", "system=longformer,local", "seed=1")
-    assert code == 0, err
-    assert re.findall(r'"full_pattern": (\w+)', out) == ["true", "false"]
-
-
 # ---------------------------------------------------------------- which runs are left
 
 
 @pytest.mark.parametrize(("status", "again"), [("failed", True), ("diverged", False)])
-def test_which_runs_are_tried_again(cli: Commands, status: str, again: bool) -> None:
+def test_a_failed_run_is_tried_again_and_a_diverged_one_is_not(cli: Commands, status: str, again: bool) -> None:
     line = (*SMOKE, *SHORT, "seed=1")
     assert cli(train.main, *line)[0] == 0
     record.write(SEED1, {**record.read(SEED1 / record.NAME), "status": status, "reason": "so it was"})
@@ -179,7 +159,7 @@ def test_a_row_is_added_to_a_sweep_and_multiplies_nothing(cli: Commands) -> None
         (["system=simple,transformer", "sweep.reference=Transfomer"], "expected a row of this sweep"),
     ],
 )
-def test_a_sweep_that_cannot_be_is_one_line(words: list[str], key: str, cli: Commands) -> None:
+def test_impossible_sweeps_are_one_line(words: list[str], key: str, cli: Commands) -> None:
     code, _, err = cli(train.main, "--multirun", "experiment=smoke", *words)
     assert (code, key in err.splitlines()[-1]) == (2, True), err
     assert not [*Path().rglob("sweep.json"), *Path().rglob(CONFIG)]
@@ -210,11 +190,3 @@ def test_a_sweep_above_max_hours_stops_in_its_first_run_and_goes_on_later(
     code, _, err = cli(train.main, *SMOKE, "seed=1,2", "max_hours=null")
     assert (code, err.count("the sweep takes about")) == (0, 1), err
     assert "2 of 2 runs finished" in err
-
-
-def test_max_hours_stops_a_sweep_of_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_time, "MIN_SECONDS", 0.0)
-    cfg = composed("experiment=smoke", "sweep.tokens=10000000000000", "max_hours=1e-9")
-    time = sweep_time.SweepTime(job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, [])))
-    steps = sweep_time.MIN_STEPS
-    assert [bool(time.on_step()) for _ in range(steps + 1)] == [False] * steps + [True]

@@ -7,11 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lra.core.errors import UserError
-from lra.datasets.tokenise import byte_ids, encode, head_and_tail, text_of, train_bpe, vocabulary_of, word_piece
+from lra.datasets.tokenise import byte_ids, encode, text_of, train_bpe, vocabulary_of, word_piece
 
 TEXTS = ["The cat sat on the mat.\n\nThe hat, the cat - and THE END\u2026 ", "A naïve café, 2nd ed. [PAD] \t\\n x"] * 5
 PIECES = ["[PAD]", "[UNK]", "the", "cat", "##s", "un", "##believ", "##able", "##a", "a", "c", "b", ".", "[", "]"]
@@ -31,11 +30,6 @@ def test_bytes_are_kept_and_cut() -> None:
     assert byte_ids(every, 1_000).tolist() == list(range(1, 257))
     assert text_of(byte_ids(every, 1_000)) == every
     assert text_of(byte_ids(every, 7)) == every[:7]
-
-
-@pytest.mark.parametrize(("length", "kept"), [(3, [0, 1, 2]), (5, [0, 1, 2, 3, 4]), (11, [0, 1, 2, 9, 10])])
-def test_the_middle_goes(length: int, kept: list[int]) -> None:
-    assert head_and_tail(np.arange(length), 3, 2).tolist() == kept
 
 
 # ---------------------------------------------------------------- byte-level BPE

@@ -127,7 +127,7 @@ def attentions() -> dict[str, str]:
     costs = json.loads((RESULTS / "bench/bench.json").read_text())["attentions"]["rows"]
     cells = [(folder, column.name, cell) for folder, report in reports().items()
              for column in report.columns for cell in column.cells if not cell.settings]  # fmt: skip
-    rows = {system.name: system.attention for system in Published().rows()}
+    rows = {system.name: system.attention for system in Published().systems.values()}
     published = [(rows.get(row), source.name, row, task, value) for source in Published().sources
                  for row, numbers in source.best.items() for task, value in numbers.items()]  # fmt: skip
     pages = {"attentions/all.md": _rendered("attentions.md", layers=layers)}

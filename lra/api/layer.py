@@ -80,11 +80,12 @@ class AttentionLayer(nn.Module):
 
     def _draw(self, documents: int) -> None:
         """Seed the noise of this call."""
-        seed = int(torch.randint(2**62, ()))
+        seed = int(torch.randint(2**62, ()))  # the only draw from torch's generator
         set_keys(self.mixer, seed=seed, step=0, rows=range(documents))
         if self.mixer.redraw_every is None:
             return
-        if seed not in self._features:  # activation checkpointing repeats a call with its seed
+        # Activation checkpointing restores torch's generator and repeats a call: its seed names the features again.
+        if seed not in self._features:
             is_due = self._calls % self.mixer.redraw_every == 0
             self._features[seed] = seed if is_due else next(reversed(self._features.values()))
             self._calls += 1

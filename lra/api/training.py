@@ -135,7 +135,7 @@ def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictCon
             raise UserError(f"{override!r:.80}: expected a text, as 'task=listops'")
     words = parseable(list(overrides))
     with _ONE_AT_A_TIME:
-        earlier = HydraConfig.instance().cfg
+        earlier = HydraConfig.instance().cfg  # set in a notebook that itself runs under Hydra
         try:
             config = composed(command, *words)
             HydraConfig.instance().set_config(config)  # for ${hydra:...}

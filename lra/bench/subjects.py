@@ -37,7 +37,7 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step, the module that it runs, the positions of a document and the tokens of all of them."""
+    """A step to measure: its function, its module, the length of a document and the tokens of all documents."""
 
     run: Callable[[], object]
     module: torch.nn.Module
@@ -46,7 +46,7 @@ class Step:
 
 
 def subjects_of(settings: BenchSettings, again: Again) -> list[Subject]:
-    """The subjects that the configuration names: `NAME key=value ...`, or `straightforward:NAME key=value ...`."""
+    """Return the subjects of a configuration: `NAME key=value ...`, or `straightforward:NAME key=value ...`."""
     if settings.what == "step":
         return [Subject(title=title, plain=title != "lra", settings=settings) for title in (STRAIGHTFORWARD, "lra")]
     named = []

@@ -1,6 +1,7 @@
 """Base classes of the builders of tasks: from raw files or the hub, and generated."""
 
 import inspect
+import json
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -73,11 +74,16 @@ class TaskBuilder(ABC):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options by name."""
+        """Values of the constructor's parameters, by name; each is an attribute of the same name."""
         try:
-            return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-        except AttributeError as error:
-            raise UserError(f"{error}; a task keeps each of its options as an attribute of the same name") from None
+            options = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+            json.dumps(options)
+        except (AttributeError, TypeError) as error:
+            raise UserError(
+                f"{type(self).__name__}: {error}; expected each option as an attribute of the same name, a number, a "
+                "text or a list; or define `identity`"
+            ) from None
+        return options
 
     def identity(self) -> Identity:
         """Return what determines the data besides the content of `files` and the code, as JSON."""

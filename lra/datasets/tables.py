@@ -76,7 +76,7 @@ class Example(NamedTuple):
 
 
 def parts_of(path: Path) -> tuple[str, str]:
-    """Return a name without its end, in small letters, and the kind of the file, or '' for another file."""
+    """Return a name in lower case without its file extensions, and the file's format; '' if it is unknown."""
     stem, kind = split_end(path.name)
     return stem.lower(), kind
 

@@ -7,6 +7,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
@@ -29,24 +30,7 @@ LINES = ("-", "--", ":", "-.")  # of systems with one colour, as are the markers
 DOT, CROSS, RULE, OTHERS = COLOURS[0], COLOURS[4], COLOURS[2], "#b0b0b0"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 GROUPS = ("depth", "length", "position")  # of test examples, in records
-LOOK = {
-    "font.family": "DejaVu Sans",
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.5,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 4,
-    "legend.frameon": False,
-    "savefig.dpi": 200,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "lra",
-}
-
+STYLE = Path(__file__).with_name("report.mplstyle")
 SEEDS = "Test result of each seed"
 
 Style = dict[str, Any]
@@ -74,13 +58,11 @@ def styled() -> Iterator[None]:
     """Draw with the style of this package, whatever matplotlibrc and MPLBACKEND say."""
     backend = os.environ.pop("MPLBACKEND", None)  # a notebook's; importing matplotlib fails where its package is absent
     try:
-        import matplotlib
+        import matplotlib.style
     finally:
         if backend is not None:
             os.environ["MPLBACKEND"] = backend
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(LOOK)
+    with matplotlib.style.context(STYLE, after_reset=True):
         yield
 
 
@@ -233,16 +215,9 @@ def _unit(column: Column) -> str:
 
 def curve(metrics: list[dict[str, Any]], metric: str) -> list[tuple[int, float]]:
     """Return (step, validation result) of each evaluation of a training."""
-    points = []
-    for line in metrics:
-        if "phase" in line:
-            continue
-        value = line.get("val_accuracy")
-        if metric == "perplexity":
-            value = None if line.get("val_loss") is None else math.exp(min(line["val_loss"], 700))
-        if value is not None:
-            points.append((line["step"], value))
-    return points
+    key = "val_loss" if metric == "perplexity" else "val_accuracy"
+    points = [(line["step"], line[key]) for line in metrics if "phase" not in line and line.get(key) is not None]
+    return [(step, math.exp(min(value, 700))) for step, value in points] if metric == "perplexity" else points
 
 
 def _curves(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:

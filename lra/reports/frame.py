@@ -50,7 +50,8 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
     frame = pd.DataFrame(rows)
     names = [published.name(*key) for key in zip(frame.attention, frame.variant, frame.settings, strict=True)]
     titles = short_names(sorted(frame.task.unique(), key=published.task_order), published.tasks)
-    frame = frame.assign(system=names, short=frame.task.map(titles), majority_class=_at_majority(frame))
+    at_majority = frame.pop("at_majority").fillna(False).astype(bool)
+    frame = frame.assign(system=names, short=frame.task.map(titles), majority_class=at_majority)
     refuse_hidden_differences(frame)
     keys = [
         (row.protocol, row.selection, published.task_order(row.task),
@@ -74,12 +75,12 @@ def settings_text(settings: Mapping[str, Any]) -> str:
 def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
     record = run.record
     rule = selection or record.selection
-    best = record.validation.get("best")
+    best, tested = record.validation.get("best"), record.test.get(rule)  # type: ignore[call-overload]
     score = record.score(rule) if record.status == "finished" else None
     status: str = record.status
-    tested = record.test.get(rule)  # type: ignore[call-overload]
     if status == "finished" and (score is None or score > LARGEST or tested.not_finite):
         status, score = (f"without {rule}" if rule not in record.test else "not finite"), None
+    majority = record.baselines.get(MAJORITY) if status == "finished" and record.metric == "accuracy" else None
     return {
         "run": run,
         "cell": run.cell.as_posix(),
@@ -108,6 +109,8 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
         "device": record.provenance.device,
         "commit": record.provenance.commit,
         "dirty": record.provenance.dirty,
+        # not above the majority class within its 95 % interval
+        "at_majority": majority is not None and not_above(tested.correct, tested.examples, majority),
     }
 
 
@@ -137,17 +140,6 @@ def train_seconds(record: RunRecord) -> float | None:
         return None
     before = record.pretrain["seconds"].get("train", 0.0) if record.pretrain else 0.0
     return record.seconds["train"] + before
-
-
-def _at_majority(frame: pd.DataFrame) -> list[bool]:
-    """Mark the finished runs whose accuracy is not above that of the majority class, within its 95 % interval."""
-    marks = []
-    for row in frame.itertuples():
-        record = row.run and row.run.record
-        known = record and row.status == "finished" and record.metric == "accuracy" and MAJORITY in record.baselines
-        result = record.test[row.selection] if known else None
-        marks.append(result is not None and not_above(result.correct, result.examples, record.baselines[MAJORITY]))
-    return marks
 
 
 def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
@@ -213,17 +205,12 @@ def default_reference() -> tuple[str | None, float]:
 def declared_reference(frame: pd.DataFrame) -> tuple[str | None, float]:
     """Return the reference system and the margin that the sweeps of a column declared. Raises UserError if they
     differ."""
-    pairs = {
-        (row.reference if isinstance(row.reference, str) else None, float(row.margin))
-        for row in frame.itertuples()
-        if pd.notna(row.margin)
-    }
+    known = frame[["reference", "margin"]].dropna(subset="margin").drop_duplicates().values.tolist()
+    pairs = [(name if isinstance(name, str) else None, margin) for name, margin in known] or [default_reference()]
     if len(pairs) > 1:
-        words = " and ".join(
-            f"{name or 'the default'} with margin {margin:g}" for name, margin in sorted(pairs, key=str)
-        )
+        words = " and ".join(sorted(f"{name or 'the default'} with margin {margin:g}" for name, margin in pairs))
         raise UserError(f"sweeps of one column have reference {words}: set sweep.reference and sweep.margin once")
-    return pairs.pop() if pairs else default_reference()
+    return pairs[0]
 
 
 # Runs of a cell differ in the seed only; those of a column share task version, data, protocol and goal.

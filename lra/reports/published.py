@@ -1,7 +1,6 @@
 """Published numbers, and the names and order of rows and columns, from `published.yaml`."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -51,9 +50,6 @@ class PublishedTable(_Strict):
     def number(self, system: str, task: str, which: str = "best") -> float | None:
         return getattr(self, which).get(system, {}).get(task)
 
-    def covers(self, task: str) -> bool:
-        return any(task in numbers for numbers in self.best.values())
-
 
 class _File(_Strict):
     tasks: dict[Text, Text] = {}
@@ -67,7 +63,7 @@ class Published:
 
     def __init__(self, *files: Path) -> None:
         self.tasks: dict[str, str] = {}
-        self._systems: dict[str, PublishedSystem] = {}
+        self.systems: dict[str, PublishedSystem] = {}
         self.sources: list[PublishedTable] = []
         self.baselines: dict[str, dict[str, float]] = {}
         for path in (conf_dir() / "table1.yaml", OWN, conf_dir() / "systems.yaml", *files):
@@ -75,14 +71,14 @@ class Published:
             self.tasks |= file.tasks
             self.baselines |= file.baselines
             for system in file.systems:
-                if system.name in self._systems:
+                if system.name in self.systems:
                     raise UserError(f"{path}: system {system.name!r} is known already; give it another name")
-                self._systems[system.name] = system
+                self.systems[system.name] = system
             for source in file.sources:
                 if source.name in (table.name for table in self.sources):
                     raise UserError(f"{path}: source {source.name!r} is known already; give it another name")
                 self.sources.append(source)
-        self._rows = {(row.attention, row.variant): row for row in self._systems.values() if row.attention}
+        self._rows = {(row.attention, row.variant): row for row in self.systems.values() if row.attention}
 
     @classmethod
     def of_folder(cls, folder: Path) -> "Published":
@@ -96,13 +92,9 @@ class Published:
             return
         row = row if isinstance(row, TableName) else TableName(**row)
         name = row.name if variant == "transformer" else f"{row.name}, {variant}"
-        if name not in self._systems:
+        if name not in self.systems:
             system = PublishedSystem(name=name, attention=attention, variant=variant, complexity=row.complexity)
-            self._systems[name] = self._rows[attention, variant] = system
-
-    def rows(self) -> Iterator[PublishedSystem]:
-        """Return all systems, in order."""
-        yield from self._systems.values()
+            self.systems[name] = self._rows[attention, variant] = system
 
     def name(self, attention: str, variant: str, settings: str) -> str:
         """Return the name of a row."""
@@ -120,18 +112,15 @@ class Published:
         number = places.index(place) if place in places else len(places)
         return number, *place, _natural(settings), settings
 
-    def title(self, task: str) -> str:
-        return self.tasks.get(task, task)
-
     def task_order(self, task: str) -> tuple:
         """Return a sort key: columns in the order of the paper, derived data next to their originals, others last."""
         tasks = list(self.tasks)
-        name = task if task in tasks else task.split(" (")[0]
+        name = task if task in tasks else task.partition(" (")[0]
         return (tasks.index(name) if name in tasks else len(tasks), task)
 
     def source(self, task: str) -> PublishedTable | None:
         """Return the first source with numbers for a task; None if there is none."""
-        return next((source for source in self.sources if source.covers(task)), None)
+        return next((source for source in self.sources if any(task in each for each in source.best.values())), None)
 
 
 def _natural(text: str) -> tuple[str | float, ...]:

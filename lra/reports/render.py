@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from lra.records.names import README, SEEDS, SEEDS_FIGURE, TABLE, TABLE_TEX
 from lra.reports.cells import Column
 from lra.reports.figures import caption
 from lra.reports.frame import CELL, seeds
-from lra.reports.tables import MARK, significance, unbeaten
+from lra.reports.tables import number, significance, unbeaten
 
 if TYPE_CHECKING:
     from lra.reports.report import Report
@@ -71,7 +71,7 @@ def as_csv(frame: pd.DataFrame) -> str:
 def readme(report: "Report") -> str:
     """Return README.md."""
     tables = report.tables
-    return _environment(autoescape=False).get_template("readme.md.j2").render(
+    return _template("readme.md.j2").render(
         **_summary(report),
         figure=SEEDS_FIGURE,
         subject=_subject(report),
@@ -88,7 +88,7 @@ def readme(report: "Report") -> str:
 def page(report: "Report", figures: Mapping[str, list[str]]) -> str:
     """Return index.html, which needs no other file."""
     assets = HERE / "assets"
-    return _environment(autoescape=True).get_template("page.html.j2").render(
+    return _template("page.html.j2").render(
         **_summary(report),
         sections=map(section, report.columns),
         figures=figures,
@@ -176,39 +176,17 @@ def escape(text: str) -> str:
 
 def latex(report: "Report") -> str:
     """Return the table in LaTeX, for booktabs and threeparttable: caption, label, and the footnotes as notes."""
-    frame = report.tables.results
-    notes = [rf"\item[{letter}] {tex(note)}." for letter, note in report.tables.notes.items()]
-    if stars := significance(report.columns):
-        mark, text = (MARK, stars.removeprefix(MARK).strip()) if stars.startswith(MARK) else ("", stars)
-        notes.append(rf"\item[{mark}] {tex(text)}.")
-    rows = [" & ".join(map(_tex_cell, row)) + r" \\" for row in frame.itertuples(index=False)]
-    headers = [re.sub(r"(?<=,) | (?=\(n = )", "\n", name) for name in frame.columns]
-    count = len({cell.system for column in report.columns for cell in column.cells})
-    trivial = "Below the second line: trivial baselines." if rows[count:] else ""
-    caption = " ".join(filter(None, [_subject(report), trivial, unbeaten(report.columns)]))
-    label = re.sub("[^a-z0-9]+", "-", report.title.lower()).strip("-")
-    lines = [
-        r"% By lra-report; needs \usepackage{booktabs,threeparttable}. If too wide: table* or sidewaystable.",
-        r"\begin{table}",
-        r"\centering\small",
-        r"\begin{threeparttable}",
-        rf"\caption{{{tex(caption)}}}",
-        rf"\label{{tab:{label}}}",
-        r"\setlength{\tabcolsep}{4pt}",
-        rf"\begin{{tabular}}{{ll{'r' * (len(frame.columns) - 2)}}}",
-        r"\toprule",
-        " & ".join(rf"\shortstack[r]{{{_tex_cell(name)}}}" for name in headers) + r" \\",
-        r"\midrule",
-        *rows[:count],
-        *([r"\midrule"] if rows[count:] else []),
-        *rows[count:],
-        r"\bottomrule",
-        r"\end{tabular}",
-        *([r"\begin{tablenotes}\footnotesize", *notes, r"\end{tablenotes}"] if notes else []),
-        r"\end{threeparttable}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    frame, systems = report.tables.results, len({cell.system for column in report.columns for cell in column.cells})
+    trivial = "Below the second line: trivial baselines." if len(frame) > systems else ""
+    return _template("table.tex.j2").render(
+        caption=" ".join(filter(None, [_subject(report), trivial, unbeaten(report.columns)])),
+        label=re.sub("[^a-z0-9]+", "-", report.title.lower()).strip("-"),
+        headers=[re.sub(r"(?<=,) | (?=\(n = )", "\n", name) for name in frame.columns],
+        rows=frame.values.tolist(),
+        systems=systems,
+        notes=report.tables.notes,
+        significance=significance(report.columns),
+    )
 
 
 def _tex_cell(text: str) -> str:
@@ -237,29 +215,30 @@ def html(frame: pd.DataFrame) -> str:
 
 def _formatted(column: pd.Series) -> list[Any]:
     """Format the numbers of a column alike: whole, or with two decimals; learning rates with three digits."""
-    numeric = [isinstance(value, int | float) and not isinstance(value, bool) for value in column]
-    numbers = [value for value, is_number in zip(column, numeric, strict=True) if is_number and not pd.isna(value)]
+    numbers = [value for value in column if _is_number(value)]
     whole = all(float(value).is_integer() for value in numbers)
     form = ".10g" if whole else ".3g" if column.name in ("lr", SHOWN["lr"]) else "z.2f"  # z: no sign before 0.00
-    missing = column.isna()
-    return [
-        "" if absent else format(value, form) if is_number else value
-        for value, is_number, absent in zip(column, numeric, missing, strict=True)
-    ]
+    return [format(value, form) if _is_number(value) else "" if pd.isna(value) else value for value in column]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not pd.isna(value)
 
 
 def p_value(p: float | None) -> str:
     """Return a p-value with three decimals, `<0.001` below that, empty if there is none."""
-    if p is None or pd.isna(p):
-        return ""
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
+    return "<0.001" if p is not None and p < 0.001 else number(p, ".3f")
 
 
 @cache
-def _environment(autoescape: bool) -> Environment:
+def _template(name: str) -> Template:
+    brackets: dict[str, Any] = {}
+    if name == "table.tex.j2":  # { and % have a meaning in LaTeX
+        brackets = {"variable_start_string": "<<", "variable_end_string": ">>"}
+        brackets |= {"block_start_string": "<%", "block_end_string": "%>"}
     environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"), autoescape=autoescape, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+        loader=FileSystemLoader(HERE / "templates"), autoescape=name == "page.html.j2", undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, **brackets,
     )  # fmt: skip
-    environment.filters["md"] = escape
-    return environment
+    environment.filters |= {"md": escape, "tex": tex, "cell": _tex_cell}
+    return environment.get_template(name)

@@ -69,7 +69,8 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
     """Measure a step on random documents of the greatest length.
 
     Returns:
-        saved_bytes_per_token: kept by the forward pass of one example for the backward pass.
+        saved_bytes_per_token: kept by the forward pass of one example for the backward pass, without the inputs of
+            the tiles that `lra.ops.scan` computes again.
         examples: that were timed; a micro-batch, or one example if that is slow.
         step_seconds: of a whole batch, extrapolated from `examples`.
         hours: of all steps at this length, without evaluations; batches of shorter documents take less.

@@ -137,18 +137,23 @@ class Loggers:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._loggers: list[Any] = []  # that log
+        self._loggers: list[Any] = []  # those that have not failed
         self._started: list[Any] = []
         self._step = 0
         self._test: dict[str, Any] = {}
 
     def start(self, lines: list[dict[str, Any]], new: bool = False) -> None:
-        """Start them, or only those that left no files there, and log the lines that `metrics.jsonl` has already."""
+        """Start the loggers, and log the lines that `metrics.jsonl` has already.
+
+        Args:
+            lines: of `metrics.jsonl`.
+            new: start only loggers without files in the folder, which did not see the run.
+        """
         made = loggers_of(self._job.settings)
         if new:
-            patterns = [getattr(logger, "files", None) for logger in made]
-            left_files = [pattern is not None and any(self._job.folder.glob(pattern)) for pattern in patterns]
-            made = [logger for logger, left in zip(made, left_files, strict=True) if not left]
+            made = [
+                logger for logger in made if not (hasattr(logger, "files") and any(self._job.folder.glob(logger.files)))
+            ]
         self._started = [logger for logger in made if self._called(logger, "start", self._job)]
         self._loggers = self._started
         for line in lines:

@@ -190,16 +190,16 @@ def paddles(
     )
 
 
-def _seen(masks: np.ndarray, most: int) -> np.ndarray:
-    """Full pixels of a mask that the generator checks: one row and one column too far, and at most `most`."""
+def _seen(masks: np.ndarray, reach: int) -> np.ndarray:
+    """Full pixels of a mask that the generator checks: one row and one column too far, and at most `reach`."""
     lists = [np.argwhere(mask == FULL) - len(mask) // 2 + 1 for mask in masks]
-    lists = [offsets[(offsets <= most).all(axis=1)] for offsets in lists]
+    lists = [offsets[(offsets <= reach).all(axis=1)] for offsets in lists]
     longest = max(map(len, lists))
     return np.stack([np.resize(offsets, (longest, 2)) for offsets in lists])
 
 
 def _usable(seen: np.ndarray) -> np.ndarray:
-    """False where the generator finds no free place: if it sees no pixel of the window from some corner."""
+    """False for directions with no pixel to check in some quadrant: there the public generator finds no free place."""
     corners = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
     return (seen[:, :, None] * corners >= 0).all(axis=-1).any(axis=1).all(axis=1)
 

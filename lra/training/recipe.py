@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TOKENS = "embedding.tokens."
-Share = Annotated[float, Field(gt=0, lt=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 OPEN_SCHEDULES = ("rsqrt", "constant")  # rates that do not depend on train.steps
 
@@ -145,15 +145,15 @@ class Pretrain:
     """The keys of `pretrain` in the configuration; `train` overrides keys of the recipe of training."""
 
     objective: Objective
-    mask: Share | None
+    mask: Fraction | None
     loss: Literal["cross_entropy", "absolute"]
-    holdout: Share
+    holdout: Fraction
     seed: Seed | None
     train: dict[str, Any]
 
     def __post_init__(self) -> None:
         if (self.mask is None) == (self.objective == "masked"):
-            wanted = "a share of the tokens" if self.objective == "masked" else "null, since nothing is hidden"
+            wanted = "a fraction of the tokens" if self.objective == "masked" else "null, since nothing is hidden"
             raise ValueError(f"mask={self.mask}: expected {wanted} with objective={self.objective}")
 
     def spec(self, spec: TaskSpec) -> TaskSpec:
