@@ -18,10 +18,10 @@ from support import Commands, composed, options
 from lra import __main__ as start
 from lra.cli import new, prepare, train
 from lra.config.configure import dotted, plain
-from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.paths import conf_dir
 from lra.runs.build import assemble
+from lra.runs.settings import settings_of
 
 ATTENTION = "_target_: lra.mixers.softmax.Softmax\n_partial_: true\nscale: qkv_dim\n"
 
@@ -57,7 +57,7 @@ def write(files: dict[str, str], folder: str = "options") -> None:
         ("train.lr=1e-3x", ["train.lr=1e-3x", "number"]),
         ("model.norm=middle", ["model.norm=middle", "'pre', 'post' or 'none'"]),
         ("model.heads=7", ["model.heads=7", "model.qkv_dim=512"]),
-        ("train.micro_batch=64", ["train.micro_batch=64", "train.batch_size=32"]),
+        ("train.micro_batch=64", ["train.micro_batch=64", "batch_size=32"]),
         ("task=listops_files task.folder=nowhere", ["task.folder: nowhere"]),
         ("rates=nowhere.yaml", ["rates=nowhere.yaml"]),
         ("attention._target_=os.system", ["attention._target_=os.system", "lra.mixers.base.Mixer"]),
@@ -208,7 +208,7 @@ def test_every_name_in_a_table_is_an_option() -> None:
     for path in conf_dir().rglob("*.yaml"):
         text = "\n".join(line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines())
         for group, names in tables(text):
-            known = {*options(group), *(options("task/recipe") if group == "task" else ())}
+            known = {*options(group), *(options("recipe") if group == "task" else ())}
             assert names <= known, (path, names - known)
 
 
@@ -265,7 +265,7 @@ def test_a_users_own_values_by_choice(cli: Commands) -> None:
 
 def test_every_protocol_keeps_the_block_of_the_tasks_paper() -> None:
     """AG News has BERT's norms after the sums, the books none, all others norms before; and their layers' rates."""
-    for name in set(options("task")) & set(options("task/recipe")):
+    for name in set(options("task")) & set(options("recipe")):
         for protocol in set(options("protocol")) - {"s4"}:  # which has blocks of its own
             cfg = composed(f"task={name}", f"protocol={protocol}")
             assert cfg.model.norm == {"ag_news": "post", "books": "none"}.get(name, "pre"), (name, protocol)

@@ -1,6 +1,7 @@
 """Composition of configurations with Hydra: the options in conf/, those of two tables, and a user's own.
 
-Values that depend on a choice are OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
+Recipes and other values that depend on several choices are files that the defaults lists name by interpolation. A few
+values that depend on one choice are OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
 """
 
 import os
@@ -28,7 +29,7 @@ from lra.core.files import read_yaml
 from lra.core.paths import USER_OPTIONS, conf_dir
 
 HYDRA_VERSION = "1.3"
-RECIPE = "task/recipe@recipe"  # Hydra's key of the recipe that a task chooses with `- recipe: NAME`
+RECIPE = "recipe"  # the group of which a task chooses its recipes with `- /recipe: NAME`
 RELEASED = "_lra_released"  # `NAME_lra_released` takes the values of `NAME` where it has none of its own
 # conf/hydra/launcher/*.yaml extend the plugins' configurations of the same names on purpose.
 warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
@@ -83,7 +84,7 @@ def set_up() -> None:
 
 @cache
 def _register() -> None:
-    for group in ("task", "attention", "protocol", "size", "experiment"):
+    for group in ("task", "attention", "protocol"):
         OmegaConf.register_new_resolver(f"by_{group}", _by(group), replace=True)
     OmegaConf.register_new_resolver("env", _env, replace=True)
     OmegaConf.register_new_resolver("choice", _choice, replace=True)
@@ -152,7 +153,7 @@ def groups(config_name: str) -> list[str]:
     path = conf_dir() / f"{config_name}.yaml"
     defaults = read_yaml(path)["defaults"] if path.exists() else []
     keys = [key for default in defaults if isinstance(default, dict) for key in default]
-    return sorted(key for key in keys if not key.startswith("override "))
+    return sorted(key for key in keys if not key.startswith("override ") and "@" not in key)
 
 
 def top_keys(config_name: str) -> set[str]:
