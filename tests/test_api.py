@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +52,8 @@ def test_a_run_is_composed_as_on_the_command_line(cli: Commands) -> None:
     run = lra.compose(*SMOKE, "seed=3")
     code, out, _ = cli(train_command.main, *SMOKE, "seed=3", "--cfg", "job", "--resolve")
     assert code == 0
-    assert vars(run.settings) == yaml.safe_load(out)
-    assert (run.settings.seed, run.settings.train["steps"]) == (3, 6)
+    assert asdict(run.settings) == yaml.safe_load(out)
+    assert (run.settings.seed, run.settings.train.steps) == (3, 6)
 
 
 @pytest.mark.parametrize(

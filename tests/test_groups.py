@@ -17,10 +17,10 @@ from support import (
     train_step,
 )
 
-from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.network.architecture import belongs
 from lra.runs.build import assemble
+from lra.runs.settings import settings_of
 from lra.training.optimizer import make_optimizer
 from lra.training.recipe import Recipe
 

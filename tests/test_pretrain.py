@@ -24,7 +24,6 @@ from torch.nn.functional import cross_entropy
 
 from lra.cli import train
 from lra.config.cell import cell_of
-from lra.config.settings import settings_of
 from lra.core import files
 from lra.core.errors import UserError
 from lra.core.signals import StopFlag
@@ -34,6 +33,7 @@ from lra.init import Checkpoint
 from lra.records import record
 from lra.runs.build import assemble
 from lra.runs.initial_weights import draw_model, pretrain, trainer_of
+from lra.runs.settings import settings_of
 from lra.tasks import PADDING, DataConfig, Split, Task
 from lra.training.batches import counts, predict, read, summed_loss
 from lra.training.evaluate import evaluate

@@ -20,10 +20,10 @@ from support import (
     train_step,
 )
 
-from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.network.layers import BatchNorm
 from lra.runs.build import assemble
+from lra.runs.settings import settings_of
 from lra.training.optimizer import make_optimizer
 
 S4 = ("protocol=s4", *TINY_MODEL, "attention=s4d", "attention.state=4", "attention.copies=1", "attention.b=ones")

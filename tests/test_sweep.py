@@ -12,12 +12,12 @@ from support import Commands, composed
 
 import lra
 from lra.cli import train
-from lra.config.settings import settings_of
 from lra.core import files
 from lra.records import record
 from lra.records.names import CONFIG, LOCK
 from lra.runs import sweep_time
 from lra.runs.build import assemble
+from lra.runs.settings import settings_of
 from lra.training.progress import TrainingBar
 
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
@@ -174,7 +174,7 @@ def test_the_tokens_of_a_training_include_its_pretraining() -> None:
         for more in ((), ("pretrain=masked", "pretrain.train.steps=30", "pretrain.train.warmup=3"))
     )
     spec = without.builder.spec
-    assert settings_of(composed("sweep.tokens=10000000000000")).sweep["tokens"] == 10**13, "as many as Table 1 reads"
+    assert settings_of(composed("sweep.tokens=10000000000000")).sweep.tokens == 10**13, "as many as Table 1 reads"
     assert sweep_time.training_tokens(without) == without.recipe.steps * 8 * spec.documents * spec.max_len
     assert sweep_time.training_tokens(also) == (without.recipe.steps + 30) * 8 * spec.documents * spec.max_len
 

@@ -14,6 +14,7 @@ from lra.checks import CheckResult
 from lra.checks.report import CheckSettings, examine, maker
 from lra.config import configure
 from lra.config.compose import options as choices
+from lra.config.values import check as check_values
 from lra.core.errors import UserError
 from lra.core.paths import USER_OPTIONS
 from lra.mixers.base import Mixer, MixerConfig, MixerInfo
@@ -128,7 +129,7 @@ def attention(
         UserError: a value is out of range, or these do not fit together.
     """
     sizes = {"width": width, "heads": heads, "max_len": max_len, "dropout": dropout, "causal": causal, "bias": bias}
-    configure.check(attention, {"name": name, **sizes, "out_proj": out_proj, "options": options}, "")
+    check_values(attention, {"name": name, **sizes, "out_proj": out_proj, "options": options}, "")
     with composed_command("check", (f"attention={name}",)) as config:
         settings = configure.part(CheckSettings, config)
     if width % heads:

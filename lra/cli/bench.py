@@ -61,8 +61,8 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
         results = list(compare.compare(settings, compared, device))
     measured: dict[str, Any] = {"results": results}
     if settings.what == "step" and device == "cpu":
-        tokens = settings.train["micro_batch"] * results[0]["length"]
-        sizes = (tokens, settings.model["dim"], settings.model["mlp_dim"])
+        tokens = settings.train.micro_batch * results[0]["length"]
+        sizes = (tokens, settings.model.dim, settings.model.mlp_dim)
         measured["products"] = compare.product_rates(*sizes, settings.rounds)
     config = {key: value for key, value in asdict(settings).items() if key not in FOLDERS}
     where = provenance.provenance(config, None, device, settings.precision, started)

@@ -60,7 +60,7 @@ class Mlstm(Recurrent):
         return gated_memory(q, k, v, *self.numbers(log_in, log_keep))
 
     def numbers(self, log_in: Tensor, log_keep: Tensor) -> list[Tensor]:
-        """Logarithms [B, H, L] of the key's factor, the decay and the least divisor, for states divided by exp(m)."""
+        """Logarithms [B, H, L] of the key's factor, the decay and the lowest divisor, for states divided by exp(m)."""
         top = largest(log_in.detach(), log_keep.detach())
         log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)
         return [log_in - top - math.log(self.config.head_dim) / 2, log_decay, -top]
@@ -69,17 +69,17 @@ class Mlstm(Recurrent):
         return gate.sigmoid() * merge_heads(self.normed(y))
 
 
-def gated_memory(q: Tensor, k: Tensor, v: Tensor, log_in: Tensor, log_decay: Tensor, log_least: Tensor) -> Tensor:
-    """Compute y_i = C_i^T q_i / max(|n_i . q_i|, least_i).
+def gated_memory(q: Tensor, k: Tensor, v: Tensor, log_in: Tensor, log_decay: Tensor, log_floor: Tensor) -> Tensor:
+    """Compute y_i = C_i^T q_i / max(|n_i . q_i|, floor_i).
 
     C_i = exp(g_i) C_{i-1} + exp(a_i) k_i v_i^T and n_i = exp(g_i) n_{i-1} + exp(a_i) k_i.
 
-    q, k [..., L, M], v [..., L, N], log_in a, log_decay g and log_least [..., L], none of them positive
-    -> y [..., L, N]; log_least, the logarithm of least, gets no gradient.
+    q, k [..., L, M], v [..., L, N], log_in a, log_decay g and log_floor [..., L], none of them positive
+    -> y [..., L, N]; log_floor, the logarithm of floor, gets no gradient.
     """
     v = pad(v, (0, 1), value=1.0)  # a column of ones: its state is n
     total, mass = causal_product(q, k * log_in.exp().unsqueeze(-1), v, log_decay).split([v.shape[-1] - 1, 1], dim=-1)
-    return total / torch.maximum(mass.abs(), log_least.detach().exp().unsqueeze(-1))
+    return total / torch.maximum(mass.abs(), log_floor.detach().exp().unsqueeze(-1))
 
 
 def largest(log_in: Tensor, log_keep: Tensor) -> Tensor:

@@ -213,8 +213,8 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
     """
     chunk, size = g.shape[-2], min(BLOCK, g.shape[-2])
     # A quotient within a block must not overflow: what passes such a decay is below rounding, exp(-22) in fp32.
-    least = -HEADROOM * math.log(torch.finfo(g.dtype).max) / (BLOCK - 1)
-    each = g.clamp(min=least).exp().unflatten(-2, (-1, size))  # [..., blocks, size, M]
+    lowest = -HEADROOM * math.log(torch.finfo(g.dtype).max) / (BLOCK - 1)
+    each = g.clamp(min=lowest).exp().unflatten(-2, (-1, size))  # [..., blocks, size, M]
     rows = [torch.ones_like(each[..., 0, :])]
     for position in range(1, size):
         rows.append(rows[-1] * each[..., position, :])

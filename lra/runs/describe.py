@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from lra.config.settings import Settings
 from lra.core import streams
 from lra.datasets.splits import LMWindows, PositionLabels
 from lra.datasets.task import Split, TaskSpec
@@ -20,6 +19,7 @@ from lra.ops.dropout import set_keys
 from lra.runs.build import Job, System, without_memory
 from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
 from lra.runs.initial_weights import draw_model
+from lra.runs.settings import Settings
 from lra.training.batches import micro_batches, predict, read, summed_loss
 from lra.training.optimizer import make_optimizer, update
 from lra.training.recipe import Recipe

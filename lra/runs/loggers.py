@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
 from lra.config import configure
-from lra.config.settings import Settings
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest
@@ -23,6 +22,7 @@ from lra.core.names import shortened
 from lra.datasets.task import best_baseline
 from lra.records.runs import read_kept
 from lra.runs.build import Job
+from lra.runs.settings import Settings
 
 TAGS = ("task", "attention", "variant", "protocol")  # of a cell
 TAG_CHARACTERS, NAME_CHARACTERS = 64, 128  # the limits of Weights & Biases

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lra.config import configure
 from lra.config.cell import ROUNDING
-from lra.config.settings import Settings
 from lra.core.console import ProgressBar
 from lra.core.errors import UserError
 from lra.core.files import hold, holder, read_json, sweep_partials, write_atomic, write_json
@@ -20,6 +19,7 @@ from lra.records import checkpoint, record
 from lra.records.names import CHECKPOINT, CONFIG, ERRORS, LOCK, RECORD
 from lra.records.record import RunRecord, readable
 from lra.runs.build import Job
+from lra.runs.settings import Settings
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from lra.training.trainer import Trainer

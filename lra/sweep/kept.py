@@ -86,7 +86,7 @@ def _difference(row: PlannedCell, run: PlannedRun, record: RunRecord) -> str:
         return record.status
     if record.task_version != spec.version:
         return f"{record.task}: task version {record.task_version}, now {spec.version}"
-    stated = [("task", record.task, spec.name), ("selection", record.selection, row.system.recipe.selection)]
+    stated = [("task", record.task, spec.name), ("selection", record.selection, row.settings.train.selection)]
     changes = [f"{key}: {there} there, {here} now" for key, there, here in stated if there != here]
     return "; ".join([*changes, *identity_differences(record.config, run.settings, ROUNDING)])
 

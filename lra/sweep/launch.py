@@ -105,7 +105,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
 
 def _check_reference(plan: Plan) -> None:
     """Raise UserError if `sweep.reference` is no row of the report."""
-    name = plan.rows[0].settings.sweep["reference"]
+    name = plan.rows[0].settings.sweep.reference
     if name is None:
         return
     from lra.reports.frame import settings_text

@@ -23,8 +23,8 @@ from omegaconf import DictConfig, OmegaConf
 from lra.config import rates
 from lra.config.cell import PLACED, Cell, cell_of, keys_of
 from lra.config.compose import options
-from lra.config.configure import check_value
-from lra.config.settings import Seed, Settings, settings_of
+from lra.config.settings import Seed
+from lra.config.values import check_value
 from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.core.files import digest, explained, hold
@@ -34,6 +34,7 @@ from lra.records.record import DeclaredCell, Sweep, differences
 from lra.runs.build import Job, System, assemble, run_folder
 from lra.runs.loggers import loggers_of
 from lra.runs.run_folder import RunFolder
+from lra.runs.settings import Settings, settings_of
 
 LOCK_PATIENCE_SECONDS = 60.0
 SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
@@ -84,11 +85,11 @@ class PlannedCell:
         return DeclaredCell(
             **asdict(self.cell),
             task_name=self.system.builder.spec.name,
-            selection=self.system.recipe.selection,
+            selection=self.settings.train.selection,
             folder=self.cell.folder.as_posix(),
             seeds=[run.settings.seed for run in self.runs],
-            reference=self.settings.sweep["reference"],
-            margin=self.settings.sweep["margin"],
+            reference=self.settings.sweep.reference,
+            margin=self.settings.sweep.margin,
         )
 
 
@@ -263,7 +264,7 @@ def check_data(rows: list[PlannedCell]) -> None:
         except UserError as error:
             lacking[name] = str(error)
             continue
-        column = (name, row.cell.protocol, row.system.recipe.selection)
+        column = (name, row.cell.protocol, row.settings.train.selection)
         data, cell = columns.setdefault(column, (located[task], row.cell))
         if located[task] != data:
             raise UserError(
