@@ -29,13 +29,13 @@ import lra
 import lra.reports.figures
 from lra.cli import train
 from lra.config.cell import Cell, cell_of
-from lra.config.settings import Settings, settings_of
-from lra.core.console import TrainingBar
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import record
 from lra.records.names import METRICS, WEIGHTS
 from lra.runs.run import run
+from lra.runs.settings import Settings, settings_of
+from lra.training.progress import TrainingBar
 
 TINY = (
     "task=listops",

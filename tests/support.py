@@ -20,7 +20,7 @@ from lra.cli import train
 from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.compose import compose, options
-from lra.config.settings import Settings
+from lra.config.values import parsed
 from lra.core.paths import conf_dir
 from lra.core.signals import StopFlag
 from lra.mixers import Mixer, MixerConfig
@@ -29,6 +29,7 @@ from lra.network.model import Model
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, assemble
 from lra.runs.describe import saved_tensors
+from lra.runs.settings import Settings
 from lra.tasks import DataConfig, Split, Task, TaskBuilder, TaskSpec
 from lra.training.batches import micro_batches
 from lra.training.optimizer import Update, update
@@ -266,8 +267,7 @@ def spec(**changes: object) -> TaskSpec:
 def model_of(*overrides: str, task: TaskSpec) -> Model:
     cfg = settings(*overrides)
     attention = configure.build(cfg["attention"], "attention", supplied=1)
-    configure.check(Architecture, cfg["model"], "model.")
-    return Model(attention, task, Architecture(**cfg["model"]))
+    return Model(attention, task, parsed(Architecture, cfg["model"], "model."))
 
 
 def stub_task(examples: int = 23, **changes: object) -> Task:
@@ -290,7 +290,7 @@ def stub_task(examples: int = 23, **changes: object) -> Task:
 
 def recipe_of(*overrides: str, **changes: object) -> Recipe:
     """The recipe that a command line of these overrides gives, with some of its values changed."""
-    return Recipe(**{**settings(*overrides)["train"], **changes})
+    return parsed(Recipe, {**settings(*overrides)["train"], **changes}, "train.")
 
 
 def accumulate(

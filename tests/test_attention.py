@@ -22,7 +22,7 @@ from lra.ops.dropout import set_keys
 
 
 @every_setting
-def test_keeps_the_laws_that_lra_check_tries(name: str, extra: list[str]) -> None:
+def test_every_mixer_passes_the_checks_of_lra_check(name: str, extra: list[str]) -> None:
     """All of them under strict, those of padding under each protocol; `test_gradients` looks at the derivatives."""
     for protocol in protocols_of(name):
         tried = [check for check in CHECKS if check.name == "padding" or protocol == "strict"]

@@ -1,6 +1,7 @@
 """lra-bench: both sides of a comparison do the same work, and the measurements are what they claim to be."""
 
 import json
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def test_the_straightforward_step_is_the_same_step(task: str, protocol: str, sys
     with torch.no_grad():
         model.embedding.cls.normal_()
         model.embedding.positions.normal_()
-    other = Straightforward(given.attention, given.model, spec).double()
+    other = Straightforward(given.attention, asdict(given.model), spec).double()
     other.load_state_dict(model.state_dict())
     examples = np.array([3, 19, 4, 0, 11])
     loss = accumulate(model, split, examples, 2, seed=1, step=0, precision="fp32")[0].item()

@@ -145,7 +145,7 @@ def test_weights_with_the_names_that_tensorflow_gave_are_the_same(tmp_path: Path
         assert value.equal(loaded[1][name]), name
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_bert_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     vocabulary = folder_of(tmp_path / "bert", weights()) / "vocab.txt"
     task = task_of(tmp_path, vocabulary)
 

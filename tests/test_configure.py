@@ -18,10 +18,10 @@ from support import Commands, composed, options
 from lra import __main__ as start
 from lra.cli import new, prepare, train
 from lra.config.configure import dotted, plain
-from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.paths import conf_dir
 from lra.runs.build import assemble
+from lra.runs.settings import settings_of
 
 ATTENTION = "_target_: lra.mixers.softmax.Softmax\n_partial_: true\nscale: qkv_dim\n"
 
@@ -57,7 +57,7 @@ def write(files: dict[str, str], folder: str = "options") -> None:
         ("train.lr=1e-3x", ["train.lr=1e-3x", "number"]),
         ("model.norm=middle", ["model.norm=middle", "'pre', 'post' or 'none'"]),
         ("model.heads=7", ["model.heads=7", "model.qkv_dim=512"]),
-        ("train.micro_batch=64", ["train.micro_batch=64", "train.batch_size=32"]),
+        ("train.micro_batch=64", ["train.micro_batch=64", "batch_size=32"]),
         ("task=listops_files task.folder=nowhere", ["task.folder: nowhere"]),
         ("rates=nowhere.yaml", ["rates=nowhere.yaml"]),
         ("attention._target_=os.system", ["attention._target_=os.system", "lra.mixers.base.Mixer"]),

@@ -3,6 +3,7 @@
 import pytest
 
 from lra.core import console
+from lra.training import progress
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (119, "119 s"), (1260, "21 min"), (1_418_546, "394 h")])
@@ -14,7 +15,7 @@ def test_a_resumed_run_estimates_from_its_own_steps(monkeypatch: pytest.MonkeyPa
     """One step of 13 s; an earlier process did 900 of 1,000. The token rate leaves evaluations out."""
     now = 100.0
     monkeypatch.setattr(console.time, "monotonic", lambda: now)
-    with console.TrainingBar("resumed", 1000, 900) as bar:
+    with progress.TrainingBar("resumed", 1000, 900) as bar:
         now += 13
         bar.step(901, 0.5, 130)
         now += 500

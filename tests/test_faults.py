@@ -70,7 +70,7 @@ def test_signals(whole, place: str, signals: tuple[int, ...], code: int) -> None
 # ---------------------------------------------------------------- what surrounds a run
 
 
-def test_nobody_reads_the_output(whole) -> None:
+def test_output_that_cannot_be_written_changes_no_result(whole) -> None:
     def full() -> None:
         for stream in (1, 2):
             os.dup2(os.open("/dev/full", os.O_WRONLY), stream)

@@ -52,7 +52,7 @@ def test_the_rate_falls_in_a_line_to_its_end_wherever_that_is() -> None:
         [1, 1, 1, 0.9, 0.5, 0.1]
     )
     assert [recipe.learning_rate(step, 61) / 0.5 for step in (50, 51, 52, 60)] == pytest.approx([1, 1, 0.9, 0.1])
-    with pytest.raises(UserError, match="train.cooldown=10: train.schedule=cosine falls by itself; expected rsqrt or"):
+    with pytest.raises(UserError, match="cooldown=10: schedule=cosine falls by itself; expected rsqrt or"):
         small_recipe(steps=97, schedule="cosine", cooldown=10)
 
 
@@ -95,7 +95,7 @@ def test_progress_is_so_many_fewer_wrong_answers_than_at_the_last_progress() -> 
     in_time = ended(*slow, patience=4, progress=0.1)  # 38 has a tenth fewer than 30
     assert (in_time.why, in_time.progress) == ("steps", {"step": 30, "wrong": 62})
     assert ended(*(100,) * 6, patience=3, progress=0.2).why == "no progress"  # nothing is less than none
-    with pytest.raises(UserError, match="train.progress=0.2: expected train.patience beside it: within how many"):
+    with pytest.raises(UserError, match="progress=0.2: expected patience beside it: within how many"):
         small_recipe(progress=0.2)
 
 

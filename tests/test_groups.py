@@ -17,10 +17,10 @@ from support import (
     train_step,
 )
 
-from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.network.architecture import belongs
 from lra.runs.build import assemble
+from lra.runs.settings import settings_of
 from lra.training.optimizer import make_optimizer
 from lra.training.recipe import Recipe
 
@@ -87,7 +87,7 @@ def test_a_rate_may_be_a_multiple_of_the_rest(double: str, half: str) -> None:
     assert all(torch.equal(relative[name], absolute[name]) for name in relative)
 
 
-def test_what_is_not_finite_moves_no_group() -> None:
+def test_a_step_that_is_not_finite_changes_no_group() -> None:
     model, recipe, task = s4d(), small_recipe(groups=OWN), stub_task()
     optimizer, before = make_optimizer(model, recipe), train_state(model)
     with torch.no_grad():

@@ -7,12 +7,12 @@ import pytest
 from reports import put
 from support import composed
 
-from lra.config.settings import Settings, settings_of
 from lra.core.errors import UserError
 from lra.init.weights import weights_of_run
 from lra.records import record
 from lra.records.names import WEIGHTS
 from lra.runs.rerun import rerun
+from lra.runs.settings import Settings, settings_of
 
 MARK = "zq7x"
 

@@ -62,7 +62,7 @@ def test_simple_resl_and_vanilla_interchange_their_weights(tmp_path: Path) -> No
             assert report["parameters_taken"] == sum(v.numel() for n, v in drawn.items() if belongs(n, groups))
 
 
-def test_the_report_says_what_was_left_and_why(tmp_path: Path) -> None:
+def test_weights_that_were_not_loaded_are_listed_with_the_reason(tmp_path: Path) -> None:
     """Simple has no output projection; another vocabulary has other rows; deeper models have more blocks."""
     source = tiny("system=simple", "model.depth=3", vocab_size=19)
     report = start_from(source, tmp_path).load(tiny("system=transformer"), stub_task())
@@ -75,7 +75,7 @@ def test_the_report_says_what_was_left_and_why(tmp_path: Path) -> None:
     assert len(report["sha256"]) == 64
 
 
-def test_what_is_named_must_be_there(tmp_path: Path) -> None:
+def test_groups_named_by_take_must_fit(tmp_path: Path) -> None:
     start = start_from(tiny("system=simple", vocab_size=19), tmp_path)
     for take, message in (
         (["mixer"], r"init.take=\[mixer\]: .*blocks.0.mixer.out.weight: not in the file"),
@@ -96,7 +96,7 @@ def test_frozen_weights_must_have_been_taken(tmp_path: Path) -> None:
         start.load(model, stub_task())
 
 
-def test_a_damaged_file_and_none(tmp_path: Path) -> None:
+def test_damaged_and_missing_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "weights.safetensors").write_bytes(b"no tensors")
     with pytest.raises(UserError, match="not a readable safetensors file"):
         Checkpoint(folder=str(tmp_path), take=None).load(tiny(), stub_task())

@@ -102,7 +102,7 @@ def favor_weights(mixer: Mixer, q: Tensor, k: Tensor, mask: Tensor | None, causa
 @causal_or_not
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("spread", [0.5, 8])
-def test_nothing_flattens_performer(spread: float, masked: bool, causal: bool) -> None:
+def test_performer_weights_are_those_of_the_definition(spread: float, masked: bool, causal: bool) -> None:
     """No eps is felt: the weights are those of the definition, whatever the norms."""
     length = CHUNK + 3
     mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_positions=71, causal=causal)

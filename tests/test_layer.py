@@ -36,7 +36,7 @@ class Theirs(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["simple", "performer", "reformer", "sinkhorn", "luna"])
-def test_it_trains_in_their_model_and_draws_nothing_in_evaluation(name: str) -> None:
+def test_a_layer_trains_in_a_plain_model_and_draws_nothing_in_evaluation(name: str) -> None:
     model = Theirs(layer_of(name, dropout=0.3)).train()
     again = copy.deepcopy(model)
     tokens, labels = torch.randint(1, 17, (DOCUMENTS, POSITIONS)), torch.arange(DOCUMENTS)

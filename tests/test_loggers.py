@@ -18,13 +18,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from lra.config.cell import cell_of
-from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import record
 from lra.records.names import CONFIG, METRICS
 from lra.runs.loggers import grouped
 from lra.runs.run import run
+from lra.runs.settings import settings_of
 
 FOLDER = Path("runs/listops/paper/simple/simple/seed1")
 SHOWN = {
@@ -193,7 +193,9 @@ class Own:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_logger_that_fails_decides_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> None:
+def test_a_logger_that_fails_stops_neither_the_run_nor_other_loggers(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
     """In any method, with any error: the run finishes, its record is written first, and other loggers end."""
     Path("own_loggers.py").write_text(OWN)
     monkeypatch.syspath_prepend(".")

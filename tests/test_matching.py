@@ -124,7 +124,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert cached(tmp_path) == []
 
 
-def test_without_data_the_other_task_is_named(tmp_path: Path) -> None:
+def test_without_data_the_error_names_the_files_and_the_other_task(tmp_path: Path) -> None:
     for data in (None, tmp_path):
         with pytest.raises(UserError, match=r"Put there: .*lra_release.gz \(7.7 GB\).*task=acl_matching") as error:
             matching(tmp_path, data)

@@ -9,11 +9,6 @@ from lra.config.cell import cell_of
 from lra.core.names import data_name, file_name, shortened
 
 
-def folder(*overrides: str) -> str:
-    cfg = composed("experiment=smoke", "task=files", *overrides)
-    return cell_of(cfg, cfg.hydra, []).folder.parts[0]
-
-
 @pytest.mark.parametrize(
     ("data", "name"),
     [
@@ -30,7 +25,11 @@ def folder(*overrides: str) -> str:
 )
 def test_the_name_of_data_is_that_of_their_folder(data: str, name: str) -> None:
     assert data_name(data, None) == name
-    assert folder(f"task.data='{data}'") == f"files-{name.replace(':', '%3A')}"
+
+
+def test_the_folder_of_a_run_has_the_name_of_its_data() -> None:
+    cfg = composed("experiment=smoke", "task=files", "task.data='hf:nyu-mll/glue:cola'")
+    assert cell_of(cfg, cfg.hydra, []).folder.parts[0] == "files-glue%3Acola"
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "界", "🎬"])
@@ -42,4 +41,3 @@ def test_long_names_fit_and_stay_apart(letter: str, tmp_path: Path) -> None:
     assert first.startswith(letter * 50)
     assert file_name(letter * 60) == letter * 60
     assert len(shortened(letter * 65, 64)) == 64
-    assert folder(f"task.data='{letter * 62}.csv'").startswith(f"files-{letter * 55}")

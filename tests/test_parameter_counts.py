@@ -10,8 +10,8 @@ import pytest
 from support import Commands, composed
 
 from lra.cli import train
-from lra.config.settings import settings_of
 from lra.runs.build import assemble
+from lra.runs.settings import settings_of
 
 
 def parameters(*overrides: str) -> int:

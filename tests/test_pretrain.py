@@ -24,7 +24,6 @@ from torch.nn.functional import cross_entropy
 
 from lra.cli import train
 from lra.config.cell import cell_of
-from lra.config.settings import settings_of
 from lra.core import files
 from lra.core.errors import UserError
 from lra.core.signals import StopFlag
@@ -34,6 +33,7 @@ from lra.init import Checkpoint
 from lra.records import record
 from lra.runs.build import assemble
 from lra.runs.initial_weights import draw_model, pretrain, trainer_of
+from lra.runs.settings import settings_of
 from lra.tasks import PADDING, DataConfig, Split, Task
 from lra.training.batches import counts, predict, read, summed_loss
 from lra.training.evaluate import evaluate
@@ -102,7 +102,7 @@ def test_the_share_that_is_hidden() -> None:
     assert np.array_equal(task.val.pad(np.arange(20), 101), task.val.pad(np.arange(20), 101))
 
 
-def test_what_is_hidden_is_what_is_asked() -> None:
+def test_masked_tokens_are_the_targets() -> None:
     """At scored places stands V, everywhere else the document; a document of any length has at least one such place."""
     task = stub_task(examples=97, max_len=11)
     split = inputs(task, share=0.01).train.of_step(4)
@@ -183,7 +183,7 @@ def test_hidden_positions_alone_give_gradient(pooling: str) -> None:
 
 @pytest.mark.parametrize("pixels", ["null", "[0.5,0.25]"])
 @pytest.mark.parametrize("objective", ["masked", "next"])
-def test_what_is_carried_fits_and_says_all(tmp_path: Path, objective: str, pixels: str) -> None:
+def test_all_pretrained_weights_but_the_head_fit_the_classifier(tmp_path: Path, objective: str, pixels: str) -> None:
     """All but the head; the tokens' vectors without that of the token that hides."""
     task = replace(stub_task(), vocab_size=257)
     sizes = (*TINY_MODEL, "protocol=strict", "model.dropout=0", "model.pooling=mean", f"model.pixels={pixels}")
@@ -222,7 +222,7 @@ def test_no_other_split_and_no_label_is_seen(
     assert capfd.readouterr().err.count("waits for the same weights (another process)") == 1
 
 
-def test_what_diverges_in_its_pretraining_says_so(cli: Commands) -> None:
+def test_a_diverging_pretraining_is_named_in_the_record(cli: Commands) -> None:
     code, _, err = cli(train.main, *SMALL, "pretrain=masked", "pretrain.train.lr=1e30", "out=runs", "cache=own")
     assert code == 1
     assert "diverged: in its pretraining, the loss of step 2 is nan" in err
@@ -284,7 +284,7 @@ def test_masked_pretraining_is_as_published(task: str, mask: float, loss: str, r
     ("overrides", "message"),
     [
         (("pretrain=next", "attention=fnet", "model.key_mask=false"), "no causal form"),
-        (("pretrain=masked", "pretrain.mask=null"), "pretrain.mask=None: expected a share of the tokens"),
+        (("pretrain=masked", "pretrain.mask=null"), "pretrain.mask=None: expected a fraction of the tokens"),
         (("pretrain=masked", "train.freeze=[head]"), "train.freeze: head.0.weight would stay as it was drawn, since"),
         (("pretrain=masked", "init=checkpoint", "init.folder=x"), "both would say what the model starts from"),
         (("pretrain=masked", "task=mqar"), "predicts at positions; expected a task that classifies"),

@@ -177,7 +177,7 @@ def test_draws_are_even_and_in_range() -> None:
     counts = np.bincount(draws.below(7, 70, 1_000).ravel(), minlength=7)
     assert len(counts) == 7
     assert abs(counts - 10_000).max() < 5 * 10_000**0.5
-    shares = draws.shares(100_000)
+    shares = draws.uniform(100_000)
     assert 0 < shares.min() < shares.max() < 1
     assert abs(shares.mean() - 0.5) < 4 * (1 / 12 / 100_000) ** 0.5
 

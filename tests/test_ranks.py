@@ -101,7 +101,7 @@ def test_an_evaluation_counts_every_example_once(tmp_path: Path, protocol: str) 
             assert keep.classes.tolist() == kept.classes.tolist()
 
 
-def test_one_rank_asks_and_all_hear(tmp_path: Path) -> None:
+def test_a_pause_of_one_rank_reaches_all(tmp_path: Path) -> None:
     def work() -> tuple:
         pause = distributed.first_from_any_rank(Paused("SIGTERM", 143) if distributed.rank() == 1 else None)
         return str(pause), pause.code, distributed.first_from_any_rank(None)

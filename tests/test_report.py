@@ -91,7 +91,7 @@ def test_holm_by_its_definition() -> None:
     assert holm([]) == []
 
 
-def test_what_cannot_be_tested_is_untested() -> None:
+def test_comparisons_without_two_spreads_are_untested() -> None:
     assert compare([50.0], [40.0, 41.0], 1).word() == "untested"
     assert compare([50.0, 50.0], [40.1, 40.1], 1).word() == "untested"
     assert compare([], [40.0], 1).difference is None
@@ -176,7 +176,7 @@ def test_the_reference_is_the_one_that_is_asked_for(folder: Path) -> None:
     assert row(folder, "Simple")["reference"] == row(folder, "Transformer")["reference"] == "Linear ELU"
 
 
-def test_what_is_pretrained_is_compared_with_itself_from_scratch(tmp_path: Path) -> None:
+def test_a_pretrained_row_is_compared_with_its_row_from_scratch(tmp_path: Path) -> None:
     for seed in (1, 2):
         for known in ({}, softmax()):
             put(tmp_path, seed, 37.0 + seed, **known, settings={"case": "scratch"})
@@ -297,7 +297,7 @@ def test_all_files_are_written(folder: Path) -> None:
     assert (folder / TABLE_TEX).read_text().count(r"\toprule") == 1
 
 
-def test_nothing_to_read_is_said(tmp_path: Path) -> None:
+def test_folders_without_runs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         Report(tmp_path / "nowhere")
     with pytest.raises(UserError, match="no record.json below it and no runs.jsonl in it"):

@@ -63,7 +63,7 @@ def test_a_kept_run_is_trained_with_its_own_settings(cli: Commands) -> None:
     assert (code, said.splitlines()[-1]) == (0, f"{place}: equal to the last bit (a/{cell})")
 
 
-def test_what_is_not_as_it_was_is_told(kept: Commands) -> None:
+def test_differences_from_the_kept_run_are_listed(kept: Commands) -> None:
     """The first evaluation, every number of the record, and the conditions."""
     lines = (SIMPLE / METRICS).read_text().replace('"step": 4', '"step": 4, "extra": 1')
     (SIMPLE / METRICS).write_text(lines)
@@ -98,7 +98,7 @@ def test_a_run_with_earlier_noise_cannot_be_equal(cli: Commands) -> None:
     assert "noise in training was version 1, now 2, so its numbers cannot be equal" in said[0]
 
 
-def test_the_weights_that_a_run_began_with_are_asked_for(kept: Commands) -> None:
+def test_a_rerun_needs_the_initial_weights(kept: Commands) -> None:
     taking = (f"init.folder={SIMPLE}", "init=checkpoint", "attention=softmax")
     assert kept(train.main, *SMOKE, *taking)[0] == 0
     [taken] = [path.parent.relative_to("kept") for path in Path("kept").rglob(f"softmax/**/{record.NAME}")]
@@ -109,7 +109,7 @@ def test_the_weights_that_a_run_began_with_are_asked_for(kept: Commands) -> None
     assert out.splitlines()[-1] == f"kept/{taken}: equal to the last bit (reruns/kept/{taken})"
 
 
-def test_what_cannot_be_done_is_one_line(kept: Commands) -> None:
+def test_impossible_reruns_are_one_line(kept: Commands) -> None:
     for words, fault in (
         (("rerun=nowhere",), "nowhere: no record.json there; expected a run's folder"),
         ((f"rerun={SIMPLE}", "train.lr=0.1"), "train.lr=0.1: "),

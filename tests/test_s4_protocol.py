@@ -20,10 +20,10 @@ from support import (
     train_step,
 )
 
-from lra.config.settings import settings_of
 from lra.core.errors import UserError
 from lra.network.layers import BatchNorm
 from lra.runs.build import assemble
+from lra.runs.settings import settings_of
 from lra.training.optimizer import make_optimizer
 
 S4 = ("protocol=s4", *TINY_MODEL, "attention=s4d", "attention.state=4", "attention.copies=1", "attention.b=ones")
@@ -76,7 +76,7 @@ def test_the_cosine_ends_at_zero() -> None:
 
 
 @pytest.mark.parametrize("task", ["listops", "pathfinder"])
-def test_what_does_not_decay(task: str) -> None:
+def test_norms_biases_and_embeddings_do_not_decay(task: str) -> None:
     """Norms, biases and embeddings; pictures have no table of them, but a map. The state has no decay of its own."""
     words = (*S4, "system=other/s4d", f"task={task}")
     model, recipe = model_of(*words, task=spec(vocab_size=257)), recipe_of(*words)

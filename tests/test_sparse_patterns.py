@@ -63,8 +63,8 @@ def dense(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float) -> Tensor
 def pattern(mixer: PatternAttention, length: int) -> Tensor:
     """Dense mask of the pattern [1 or H, L, L]."""
     places = torch.arange(length)
-    everywhere = torch.isin(places, mixer.global_places(places))
-    seen = mixer.reads(places[:, None], places) | everywhere[:, None] | everywhere
+    everywhere = torch.isin(places, mixer.select_global(places))
+    seen = mixer.pattern(places[:, None], places) | everywhere[:, None] | everywhere
     return (seen.tril() if mixer.causal else seen).view(-1, length, length)
 
 

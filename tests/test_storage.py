@@ -66,7 +66,7 @@ def build(cache: Path, log: Path, examples: int = 5) -> Task:
     return stored(cache, make, number=examples)
 
 
-def test_is_built_once_and_mapped(tmp_path: Path) -> None:
+def test_a_task_is_prepared_once_and_memory_mapped(tmp_path: Path) -> None:
     first, second = build(tmp_path, tmp_path / "log"), build(tmp_path, tmp_path / "log")
     assert len((tmp_path / "log").read_text().splitlines()) == 1
     assert isinstance(second.train.tokens, np.memmap)

@@ -12,13 +12,13 @@ from support import Commands, composed
 
 import lra
 from lra.cli import train
-from lra.config.settings import settings_of
 from lra.core import files
-from lra.core.console import TrainingBar
 from lra.records import record
 from lra.records.names import CONFIG, LOCK
 from lra.runs import sweep_time
 from lra.runs.build import assemble
+from lra.runs.settings import settings_of
+from lra.training.progress import TrainingBar
 
 SHORT = ("train.steps=3", "train.warmup=1", "train.eval_every=3")
 SEED1 = Path("runs/listops/paper/simple/simple/seed1")
@@ -103,7 +103,7 @@ def test_missing_data_are_named_before_the_first_run(cli: Commands, monkeypatch:
 
 
 @pytest.mark.parametrize(("status", "again"), [("failed", True), ("diverged", False)])
-def test_which_runs_are_tried_again(cli: Commands, status: str, again: bool) -> None:
+def test_a_failed_run_is_tried_again_and_a_diverged_one_is_not(cli: Commands, status: str, again: bool) -> None:
     line = (*SMOKE, *SHORT, "seed=1")
     assert cli(train.main, *line)[0] == 0
     record.write(SEED1, {**record.read(SEED1 / record.NAME), "status": status, "reason": "so it was"})
@@ -159,7 +159,7 @@ def test_a_row_is_added_to_a_sweep_and_multiplies_nothing(cli: Commands) -> None
         (["system=simple,transformer", "sweep.reference=Transfomer"], "expected a row of this sweep"),
     ],
 )
-def test_a_sweep_that_cannot_be_is_one_line(words: list[str], key: str, cli: Commands) -> None:
+def test_impossible_sweeps_are_one_line(words: list[str], key: str, cli: Commands) -> None:
     code, _, err = cli(train.main, "--multirun", "experiment=smoke", *words)
     assert (code, key in err.splitlines()[-1]) == (2, True), err
     assert not [*Path().rglob("sweep.json"), *Path().rglob(CONFIG)]
@@ -174,7 +174,7 @@ def test_the_tokens_of_a_training_include_its_pretraining() -> None:
         for more in ((), ("pretrain=masked", "pretrain.train.steps=30", "pretrain.train.warmup=3"))
     )
     spec = without.builder.spec
-    assert settings_of(composed("sweep.tokens=10000000000000")).sweep["tokens"] == 10**13, "as many as Table 1 reads"
+    assert settings_of(composed("sweep.tokens=10000000000000")).sweep.tokens == 10**13, "as many as Table 1 reads"
     assert sweep_time.training_tokens(without) == without.recipe.steps * 8 * spec.documents * spec.max_len
     assert sweep_time.training_tokens(also) == (without.recipe.steps + 30) * 8 * spec.documents * spec.max_len
 

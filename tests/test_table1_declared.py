@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from support import composed
 
-from lra.config.settings import settings_of
 from lra.runs.build import assemble
+from lra.runs.settings import settings_of
 
 TABLE3 = {  # length, steps, peak base rate, warm-up, blocks, heads, width, mlp; steps between validations; parameters
     "text": (4000, 20_000, 0.05, 8000, 4, 4, 256, 1024, 1000, {"transformer": 4_514_818, "simple": 4_251_650}),

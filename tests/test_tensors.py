@@ -48,7 +48,7 @@ def test_a_shared_tensor_is_saved_once_and_notes_are_kept() -> None:
     assert tensors.encode({"one": large}) == tensors.encode({"one": large})
 
 
-def test_what_cannot_be_saved_is_named() -> None:
+def test_tensors_that_cannot_be_saved_are_named() -> None:
     for value, found in ((torch.eye(3).to_sparse(), "torch.sparse_coo"), ({"a": 1}, "dict")):
         with pytest.raises(UserError, match=f"^mask cannot be saved: expected a dense tensor, found .*{found}"):
             tensors.encode({"mask": value})

@@ -15,13 +15,13 @@ from support import Commands, composed, options, strip_times, train_in
 
 from lra.cli import train
 from lra.config.cell import cell_of, varied_keys
-from lra.config.settings import settings_of
 from lra.core import paths
 from lra.records import provenance, record
 from lra.records.names import ERRORS, METRICS
 from lra.records.record import Sweep
 from lra.runs.build import assemble
 from lra.runs.describe import measure_step, saved_tensors
+from lra.runs.settings import settings_of
 from lra.training.trainer import Trainer
 
 SMOKE = ("experiment=smoke", "out=runs")

@@ -79,7 +79,7 @@ def test_texts_with_the_names_of_their_classes(cli: Commands, tokens: str) -> No
         model.predict([""])
 
 
-def test_what_is_no_trained_model_is_one_line(cli: Commands) -> None:
+def test_folders_without_the_weights_of_a_run_are_refused(cli: Commands) -> None:
     with pytest.raises(lra.UserError, match="nowhere: no record.json there"):
         lra.model("nowhere")
     folder, _ = trained(cli, *LISTOPS, "attention=fnet", "checkpoint.keep=false")

@@ -14,6 +14,7 @@ from lra.checks import CheckResult
 from lra.checks.report import CheckSettings, examine, maker
 from lra.config import configure
 from lra.config.compose import options as choices
+from lra.config.values import check as check_values
 from lra.core.errors import UserError
 from lra.core.paths import USER_OPTIONS
 from lra.mixers.base import Mixer, MixerConfig, MixerInfo
@@ -79,11 +80,12 @@ class AttentionLayer(nn.Module):
 
     def _draw(self, documents: int) -> None:
         """Seed the noise of this call."""
-        seed = int(torch.randint(2**62, ()))
+        seed = int(torch.randint(2**62, ()))  # the only draw from torch's generator
         set_keys(self.mixer, seed=seed, step=0, rows=range(documents))
         if self.mixer.redraw_every is None:
             return
-        if seed not in self._features:  # activation checkpointing repeats a call with its seed
+        # Activation checkpointing restores torch's generator and repeats a call: its seed names the features again.
+        if seed not in self._features:
             is_due = self._calls % self.mixer.redraw_every == 0
             self._features[seed] = seed if is_due else next(reversed(self._features.values()))
             self._calls += 1
@@ -127,7 +129,7 @@ def attention(
         UserError: a value is out of range, or these do not fit together.
     """
     sizes = {"width": width, "heads": heads, "max_len": max_len, "dropout": dropout, "causal": causal, "bias": bias}
-    configure.check(attention, {"name": name, **sizes, "out_proj": out_proj, "options": options}, "")
+    check_values(attention, {"name": name, **sizes, "out_proj": out_proj, "options": options}, "")
     with composed_command("check", (f"attention={name}",)) as config:
         settings = configure.part(CheckSettings, config)
     if width % heads:

@@ -8,11 +8,13 @@ import numpy as np
 import torch
 
 from lra.config import configure
+from lra.config.values import parsed
 from lra.core import code
 from lra.core.errors import UserError
 from lra.datasets.builder import TaskBuilder
 from lra.datasets.task import Split, TaskSpec
 from lra.init.weights import weights_of_run
+from lra.network.architecture import Architecture
 from lra.records.names import RECORD, TOKENIZER, WEIGHTS
 from lra.records.record import RunRecord
 from lra.runs.build import architecture
@@ -56,7 +58,7 @@ class TrainedModel:
         self.classes = self.record.classes
         configure.refuse_untrusted(config, packages)
         self._builder: TaskBuilder = configure.build(config["task"], "task", kind=TaskBuilder)()
-        self.module = architecture(config["attention"], config["model"])(self._spec)
+        self.module = architecture(config["attention"], parsed(Architecture, config["model"], "model."))(self._spec)
         for file, sha256 in code.fingerprints(*code.targets(config)).items():
             if config.get("code", {}).get(file) != sha256:
                 raise UserError(f"{folder}: the code in {file} has changed since the run; restore it, or train again")

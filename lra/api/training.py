@@ -15,7 +15,6 @@ from lra.config.cell import Cell, open_keys
 from lra.config.compose import compose as composed
 from lra.config.compose import parseable
 from lra.config.configure import explain, is_mistake
-from lra.config.settings import Settings, settings_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records.names import ERRORS
@@ -23,6 +22,7 @@ from lra.records.record import RunRecord
 from lra.runs.build import Job, assemble, run_folder
 from lra.runs.loggers import loggers_of
 from lra.runs.run_folder import NO_RECORD, RunFolder, Status
+from lra.runs.settings import Settings, settings_of
 
 _ONE_AT_A_TIME = threading.RLock()  # Hydra and PyTorch keep settings of the whole process; threads take turns
 
@@ -135,7 +135,7 @@ def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictCon
             raise UserError(f"{override!r:.80}: expected a text, as 'task=listops'")
     words = parseable(list(overrides))
     with _ONE_AT_A_TIME:
-        earlier = HydraConfig.instance().cfg
+        earlier = HydraConfig.instance().cfg  # set in a notebook that itself runs under Hydra
         try:
             config = composed(command, *words)
             HydraConfig.instance().set_config(config)  # for ${hydra:...}

@@ -31,7 +31,7 @@ def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> It
         say(f"{', '.join(subject.title for subject in subjects)}{f', length {length}' if length else ''}")
         make = layer_step if settings.what == "layer" else model_step
         made = [make(subject, length, device) for subject in subjects]  # type: ignore[arg-type]
-        memory = [_peak(step, device) for step in made]
+        memory = [_peak(step, device) for step in made]  # first, since it warms the steps up, too
         fits = {number: step.run for number, step in enumerate(made) if memory[number] is not None}
         seconds = seconds_in_turns(fits, settings.rounds)
         for number, (subject, step) in enumerate(zip(subjects, made, strict=True)):
@@ -84,7 +84,7 @@ def product_rates(tokens: int, width: int, hidden: int, rounds: int) -> Record:
 
 
 def _peak(step: Step, device: str) -> int | None:
-    """Peak memory in bytes; None where the accelerator has too little."""
+    """Return the peak memory in bytes; None if the accelerator has too little."""
     try:
         return peak_memory(step.run, device)
     except torch.OutOfMemoryError:
@@ -101,6 +101,7 @@ def seconds_in_turns(steps: Mapping[Any, Callable[[], object]], rounds: int) -> 
     timers = {name: Timer("step()", globals={"step": step}, num_threads=threads) for name, step in steps.items()}
     seconds: dict[Hashable, list[float]] = {name: [] for name in timers}
     for number in range(rounds):
+        # In alternating order: a machine that slows down in a round slows the last of it.
         for name in list(timers) if number % 2 == 0 else reversed(list(timers)):
             seconds[name].append(timers[name].timeit(1).median)
     return seconds
@@ -119,6 +120,7 @@ def peak_memory(step: Callable[[], object], device: str) -> int:
         with record_function(MEASURED):
             step()
     total = before = peak = 0
+    # A CPU has no counter of allocated bytes: sum those of the profile's allocations (positive) and frees (negative).
     for event in sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
         if event.name() == MEASURED:
             before = peak = total
@@ -177,7 +179,7 @@ def _cells(result: Record) -> list[str]:
 
 
 def figure(results: list[Record]) -> bytes:
-    """Milliseconds and peak memory by length, as SVG."""
+    """Draw milliseconds and peak memory by length, as SVG."""
     drawing = Figure(figsize=(7, 3), layout="constrained")
     panels = drawing.subplots(1, 2)
     for title in dict.fromkeys(result["subject"] for result in results):

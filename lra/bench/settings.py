@@ -1,14 +1,17 @@
 """The configuration of `lra-bench`."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
+from pydantic.dataclasses import dataclass
 
 from lra.config.settings import Precision, Products
+from lra.config.values import STRICT
+from lra.network.architecture import Architecture
+from lra.training.recipe import Recipe
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class BenchSettings:
     """The checked configuration; the fields are the keys of `conf/bench.yaml`."""
 
@@ -21,8 +24,8 @@ class BenchSettings:
     task: dict[str, Any]
     attention: dict[str, Any]
     protocol: dict[str, str]
-    model: dict[str, Any]
-    train: dict[str, Any]
+    model: Architecture
+    train: Recipe
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     precision: Precision
     device: Literal["auto", "cpu", "cuda"]

@@ -1,7 +1,7 @@
 """The steps that `lra-bench` compares: training steps of models, and forward and backward passes of layers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -37,7 +37,7 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step, the module that it runs, the positions of a document and the tokens of all of them."""
+    """A step to measure: its function, its module, the length of a document and the tokens of all documents."""
 
     run: Callable[[], object]
     module: torch.nn.Module
@@ -46,7 +46,7 @@ class Step:
 
 
 def subjects_of(settings: BenchSettings, again: Again) -> list[Subject]:
-    """The subjects that the configuration names: `NAME key=value ...`, or `straightforward:NAME key=value ...`."""
+    """Return the subjects of a configuration: `NAME key=value ...`, or `straightforward:NAME key=value ...`."""
     if settings.what == "step":
         return [Subject(title=title, plain=title != "lra", settings=settings) for title in (STRAIGHTFORWARD, "lra")]
     named = []
@@ -62,7 +62,7 @@ def subjects_of(settings: BenchSettings, again: Again) -> list[Subject]:
 def layer_step(subject: Subject, length: int, device: str) -> Step:
     """Forward and backward pass of one layer on `batch` documents of `length` positions."""
     settings = subject.settings
-    model, batch = settings.model, settings.batch
+    model, batch = asdict(settings.model), settings.batch
     torch.manual_seed(settings.seed)
     if subject.plain:
         module: torch.nn.Module = straightforward_attention(settings.attention, model, length)
@@ -107,8 +107,8 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
             return update_weights(model, ours, totals, recipe, step=step).read()
 
         return Step(run=run, module=model, **size)
-    expect("train", settings.train, {"clip_norm": None})
-    plain = Straightforward(settings.attention, settings.model, spec).to(device)
+    expect("train", asdict(recipe), {"clip_norm": None})
+    plain = Straightforward(settings.attention, asdict(settings.model), spec).to(device)
     plain.load_state_dict(model.state_dict())
     optimizer = torch.optim.AdamW(
         plain.parameters(),

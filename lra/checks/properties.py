@@ -170,7 +170,7 @@ def cuts(subject: Subject) -> None:
 @torch.no_grad()
 def padding(subject: Subject) -> None:
     """Compare half-padded documents with those that have other numbers in padding, no padding, and no mask."""
-    for x in subject.inputs(1, least=2) if subject.masks else ():
+    for x in subject.inputs(1, min_length=2) if subject.masks else ():
         real = x.shape[1] // 2
         subject.case += f", {x.shape[1] - real} of them padding"
         mask = (torch.arange(x.shape[1]) < real)[None]
@@ -189,7 +189,7 @@ def padding(subject: Subject) -> None:
 @torch.no_grad()
 def causality(subject: Subject) -> None:
     mixer = subject.mixer(causal=subject.kind.can_be_causal, dropout=0.0)
-    for x in subject.inputs(1, least=2) if mixer.causal else ():
+    for x in subject.inputs(1, min_length=2) if mixer.causal else ():
         before = mixer(x.clone())
         for later in range(x.shape[1] - 1, 0, -1):
             after = mixer(torch.cat([x[:, :later], 3 - x[:, later:]], dim=1))
@@ -201,7 +201,7 @@ def causality(subject: Subject) -> None:
 @torch.no_grad()
 def order(subject: Subject) -> None:
     mixer = subject.mixer()
-    for x in subject.inputs(2, least=2) if mixer.commutes else ():
+    for x in subject.inputs(2, min_length=2) if mixer.commutes else ():
         permutation = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(SEED))
         if difference := subject.difference(mixer(x.clone())[:, permutation], mixer(x[:, permutation])):
             raise CheckFailed(f"commutes = True, but outputs in another order differ by {difference:.2g}")

@@ -1,21 +1,22 @@
 """All checks of one attention, and the lines that `lra-check` prints."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt
+from pydantic.dataclasses import dataclass
 
 from lra.checks.run import CHECKS, CheckResult, run_checks
 from lra.checks.subject import Subject, config_of
 from lra.config import configure
+from lra.config.values import STRICT
 from lra.core.console import plural
 from lra.mixers.base import Mixer, MixerConfig
 
 WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "----"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class CheckSettings:
     """The checked configuration; the fields are the keys of `conf/check.yaml` that matter for one mixer."""
 

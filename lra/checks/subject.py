@@ -58,10 +58,10 @@ class Subject:
         """True if padding is masked and the mixer uses the mask."""
         return self.masked and self.kind.maskable
 
-    def inputs(self, documents: int, least: int = 1) -> Iterator[Tensor]:
-        """Yield x [B, L, D] of each length from `least` on."""
+    def inputs(self, documents: int, min_length: int = 1) -> Iterator[Tensor]:
+        """Yield x [B, L, D] of each length from `min_length` on."""
         for length in self.lengths:
-            if length >= least:
+            if length >= min_length:
                 self.case = f"{plural(documents, 'document')} of {plural(length, 'position')}"
                 yield values(documents, length, self.config.dim)
 

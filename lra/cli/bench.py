@@ -18,7 +18,7 @@ from lra.core.errors import UserError
 from lra.records import provenance
 
 CHOICES = ("task", "protocol", "attention", "variant")
-PLACES = ("out", "cache", "data_dir", "workers")  # without influence on numbers
+FOLDERS = ("out", "cache", "data_dir", "workers")  # without influence on numbers
 
 
 def job(cfg: DictConfig) -> None:
@@ -34,7 +34,7 @@ def job(cfg: DictConfig) -> None:
     folder = Path(settings.out or f"runs/bench/{settings.what}_{choices['task']}_{choices['protocol']}")
     if (folder / compare.NAME).exists():
         raise UserError(f"{folder / compare.NAME}: already exists; choose another folder with out=...")
-    overrides = [word for word in hydra.overrides.task if word.lstrip("+").partition("=")[0] not in PLACES]
+    overrides = [word for word in hydra.overrides.task if word.lstrip("+").partition("=")[0] not in FOLDERS]
     line = shlex.join(["lra-bench", *overrides])
     record = {"what": settings.what, "command": line, **choices, **measure(settings)}
     page = compare.write(folder, record)
@@ -61,10 +61,10 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
         results = list(compare.compare(settings, compared, device))
     measured: dict[str, Any] = {"results": results}
     if settings.what == "step" and device == "cpu":
-        tokens = settings.train["micro_batch"] * results[0]["length"]
-        sizes = (tokens, settings.model["dim"], settings.model["mlp_dim"])
+        tokens = settings.train.micro_batch * results[0]["length"]
+        sizes = (tokens, settings.model.dim, settings.model.mlp_dim)
         measured["products"] = compare.product_rates(*sizes, settings.rounds)
-    config = {key: value for key, value in asdict(settings).items() if key not in PLACES}
+    config = {key: value for key, value in asdict(settings).items() if key not in FOLDERS}
     where = provenance.provenance(config, None, device, settings.precision, started)
     if device == "cpu":
         where["products"] = library

@@ -9,7 +9,6 @@ from omegaconf import DictConfig
 
 from lra.cli.command import command
 from lra.config import rates
-from lra.config.settings import settings_of
 from lra.core.console import say
 from lra.core.errors import FAILED, UserError
 from lra.core.files import Locked
@@ -18,6 +17,7 @@ from lra.runs.build import Job, assemble
 from lra.runs.loggers import loggers_of
 from lra.runs.rerun import rerun
 from lra.runs.run_folder import Status
+from lra.runs.settings import settings_of
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
 """Keys that may accompany `rerun=...`: they decide no number."""

@@ -10,20 +10,20 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
-from inspect import Parameter, isclass, signature
+from inspect import isclass, signature
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from lra.config.compose import compose, groups, hydra_options
+from lra.config.values import check, parsed
 from lra.core import code
 from lra.core.errors import UserError, did_you_mean
 from lra.core.paths import USER_OPTIONS
@@ -58,72 +58,9 @@ def is_mistake(error: BaseException) -> bool:
     return isinstance(error, known) or str(error).startswith((NO_OPTION, NO_LIST))
 
 
-def check(target: Callable, values: dict[str, Any], where: str, supplied: int = 0) -> None:
-    """Compare `values` with the parameters of `target` after the first `supplied`; `where` prefixes the keys."""
-    by_name = dict(list(signature(target).parameters.items())[supplied:])
-    for key in values:
-        if key not in by_name:
-            raise UserError(f"{where}{key}: unknown key; {did_you_mean(key, by_name)}")
-    for name, parameter in by_name.items():
-        if parameter.default is Parameter.empty and name not in values:
-            raise UserError(f"{where}{name}: missing; set {where}{name}=...")
-    hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
-    for key, value in values.items():
-        check_value(hints.get(key, Any), value, f"{where}{key}")
-
-
 def part(kind: type[Part], cfg: DictConfig) -> Part:
     """Return the fields of a dataclass from a composed configuration, checked."""
-    values = {key: value for key, value in plain(cfg).items() if key in signature(kind).parameters}
-    check(kind, values, "")
-    return kind(**values)
-
-
-def check_value(hint: Any, value: Any, key: str) -> None:
-    """Raise UserError, with the key, if a value is not of the type `hint`."""
-    try:
-        adapter = _cached_adapter(hint)
-    except TypeError:  # not hashable
-        adapter = _adapter(hint)
-    try:
-        adapter.validate_python(value)
-    except ValidationError as error:
-        expected = " or ".join(dict.fromkeys(map(_expected, error.errors())))
-        if _takes_null(adapter):
-            expected += ", or null"
-        if isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", value, re.IGNORECASE):
-            expected += f", found the text {value!r}; of an environment variable: ${{oc.decode:${{oc.env:NAME}}}}"
-        if any(each["type"] == "string_type" for each in error.errors()):
-            expected += f"; to pass a number as text, quote it twice: {key}=\"'{value}'\""
-        raise UserError(f"{key}={value}: {expected}") from None
-
-
-def _expected(error: Any) -> str:
-    """Return the message of one of pydantic's errors, with the value that was perhaps meant."""
-    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    kind, value = error["type"], error["input"]
-    if kind == "greater_than" and isinstance(error["ctx"]["gt"], int):
-        return f"should be at least {error['ctx']['gt'] + 1}"
-    if kind == "int_type" and isinstance(value, float) and value.is_integer():
-        return f"{message}, as {int(value)}"
-    if kind in ("int_type", "float_type") and isinstance(value, str):
-        return f"{message}, without quotes"
-    return message
-
-
-def _takes_null(adapter: TypeAdapter) -> bool:
-    try:
-        adapter.validate_python(None)
-    except ValidationError:
-        return False
-    return True
-
-
-def _adapter(hint: Any) -> TypeAdapter:
-    return TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
-
-
-_cached_adapter = cache(_adapter)
+    return parsed(kind, {key: value for key, value in plain(cfg).items() if key in signature(kind).parameters})
 
 
 def refuse_untrusted(config: dict[str, Any], packages: Iterable[str]) -> None:

@@ -9,7 +9,6 @@ from typing import Any, Self
 from lra.core.errors import printable
 
 SECONDS_BETWEEN_LINES = 10.0
-MOMENT = 1.0  # seconds after which the parts of an evaluation are shown
 _bars = True
 
 
@@ -117,35 +116,3 @@ class ProgressBar(ExitStack):
             self._bar = self.enter_context(Bar(self.title, total))
         self._bar.total = total
         self._bar.update(done)
-
-
-class TrainingBar(Bar):
-    """Progress of one run: step, loss, validation score, tokens per second, time left."""
-
-    def __init__(self, title: str, steps: int, done: int) -> None:
-        super().__init__(title, steps, done)
-        self._score, self._tokens, self._rate = "", 0, 0.0
-        self._clock = self._began = time.monotonic()  # end and start of the last evaluation
-        self._evaluated = False
-
-    def step(self, done: int, loss: float, tokens: int) -> None:
-        """Show the loss of an update that read `tokens`, and the token rate since the last evaluation."""
-        now = time.monotonic()
-        if self._evaluated:
-            self._clock, self._tokens, self._evaluated = now, 0, False
-        else:
-            self._tokens += tokens
-            self._rate = self._tokens / max(now - self._clock, 1e-9)
-        self.update(done, f"loss {loss:.3f}{self._score}, {self._rate:,.0f} tokens/s")
-
-    def evaluating(self, step: int, done: int, total: int) -> None:
-        """Show the examples done of an evaluation after `step`."""
-        now = time.monotonic()
-        if done == 0:
-            self._began = now
-        if now - self._began > MOMENT:
-            self.update(step, f"evaluating {done:,}/{total:,}")
-
-    def evaluated(self, score: str) -> None:
-        """Keep the score of an evaluation for the next notes."""
-        self._score, self._evaluated = f", validation {score}", True

@@ -158,7 +158,7 @@ def texts_of(split: Split, documents: np.ndarray) -> Iterator[str]:
 def unigram(train: LMWindows, test: LMWindows, vocabulary: int) -> float:
     """Return the perplexity of the token frequencies in train, with add-one smoothing."""
     _, targets = _predictions(test)
-    return perplexity(_shares(train, vocabulary)[targets])
+    return perplexity(_frequencies(train, vocabulary)[targets])
 
 
 def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -> float:
@@ -169,7 +169,7 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
     stream = train.tokens.astype(np.int64)
     pairs, counts = np.unique(stream[:-1] * vocabulary + stream[1:], return_counts=True)
     totals = np.bincount(stream[:-1], minlength=vocabulary)
-    shares = _shares(train, vocabulary)
+    frequencies = _frequencies(train, vocabulary)
 
     def seen(split: LMWindows) -> tuple[np.ndarray, np.ndarray]:
         """Bigram and unigram probability of every prediction."""
@@ -178,7 +178,7 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
         found = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
         occurrences = np.where(pairs[found] == wanted, counts[found], 0)
         precedes = totals[tokens] > 0
-        return np.where(precedes, occurrences / totals[tokens].clip(min=1), shares[targets]), shares[targets]
+        return np.where(precedes, occurrences / totals[tokens].clip(min=1), frequencies[targets]), frequencies[targets]
 
     def mixed(weight: float, after: np.ndarray, alone: np.ndarray) -> float:
         return perplexity(weight * after + (1 - weight) * alone)
@@ -193,7 +193,7 @@ def perplexity(probabilities: np.ndarray) -> float:
     return float(np.exp(-np.log(probabilities).mean()))
 
 
-def _shares(train: LMWindows, vocabulary: int) -> np.ndarray:
+def _frequencies(train: LMWindows, vocabulary: int) -> np.ndarray:
     counts = np.bincount(train.tokens, minlength=vocabulary) + 1
     return counts / counts.sum()
 

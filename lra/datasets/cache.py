@@ -288,12 +288,12 @@ class Writer:
             self._check_within("length", lengths, self._shortest, self._spec.max_len)
         return np.ascontiguousarray(tokens, dtype=self._dtype).tobytes()
 
-    def _check_within(self, what: str, values: Any, least: int, most: int) -> None:
+    def _check_within(self, what: str, values: Any, lowest: int, highest: int) -> None:
         values = np.asarray(values)
-        if values.size and not least <= values.min() <= values.max() <= most:
-            other = values[(values < least) | (values > most)][0]
+        if values.size and not lowest <= values.min() <= values.max() <= highest:
+            other = values[(values < lowest) | (values > highest)][0]
             raise UserError(
-                f"{self._spec.name}: {self.split} has the {what} {other}, expected {least} to {most} by the task's "
+                f"{self._spec.name}: {self.split} has the {what} {other}, expected {lowest} to {highest} by the task's "
                 f"spec (vocab_size={self._spec.vocab_size}, classes={self._spec.classes}, "
                 f"max_len={self._spec.max_len})"
             )

@@ -37,13 +37,13 @@ def by_size(sizes: np.ndarray) -> Group:
     return by_value(parts, name)
 
 
-def held_out(labels: np.ndarray, share: float = 0.1, split: str = "val") -> np.ndarray:
-    """Return a mask [n] of a random share of each class of `labels` [n], held out for `split`."""
+def held_out(labels: np.ndarray, fraction: float = 0.1, split: str = "val") -> np.ndarray:
+    """Return a mask [n] of a random fraction of each class of `labels` [n], held out for `split`."""
     index = HOLD_OUT_TEST if split == "test" else HOLD_OUT
     chosen = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels).tolist():
         rows = streams.generator(SEED, "data", index, label).permutation(np.flatnonzero(labels == label))
-        chosen[rows[: int(share * len(rows))]] = True
+        chosen[rows[: int(fraction * len(rows))]] = True
     return chosen
 
 

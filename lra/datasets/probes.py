@@ -41,7 +41,7 @@ class Draws:
         high = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(32)
         return ((high.reshape(shape) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
 
-    def shares(self, *shape: int) -> np.ndarray:
+    def uniform(self, *shape: int) -> np.ndarray:
         """Draw numbers between 0 and 1, both exclusive."""
         words = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(12)
         return (words.astype(np.float64) + 0.5).reshape(shape) * 2.0**-52
@@ -84,9 +84,9 @@ class Probe(Generated):
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         """Generate `rows` examples of the training split or of another."""
 
-    def at_least(self, because: str = "", **least: int) -> None:
+    def at_least(self, because: str = "", **minimum: int) -> None:
         """Raise UserError for an option below its minimum, `because` of another one, if named."""
-        for key, number in least.items():
+        for key, number in minimum.items():
             value = getattr(self, key)
             if value < number:
                 raise UserError(f"task.{key}={value}: expected at least {number}{because and f' for task.{because}'}")

@@ -64,11 +64,11 @@ class Scan:
             return "fla"
         if self.backend is None:
             return "torch"
-        place = f"{device}, {str(dtype).removeprefix('torch.')}"
+        found = f"{device}, {str(dtype).removeprefix('torch.')}"
         if lacks:
-            place += f" and {lacks}"
+            found += f" and {lacks}"
         raise UserError(
-            f"attention.backend=fla: expected cuda, float32 and flash-linear-attention, found {place}; pip install "
+            f"attention.backend=fla: expected cuda, float32 and flash-linear-attention, found {found}; pip install "
             "flash-linear-attention and use device=cuda, or use attention.backend=null"
         )
 

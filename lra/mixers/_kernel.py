@@ -26,7 +26,7 @@ class KernelAttention(Attention, abstract=True):
     """
 
     can_be_causal = True
-    reads_few = True
+    few_outputs = True
 
     def __init__(self, config: MixerConfig, *, eps: NonNegativeFloat) -> None:
         super().__init__(config)

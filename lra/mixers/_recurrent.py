@@ -78,17 +78,16 @@ class Recurrent(Mixer, abstract=True):
         return rms_norm(y, y.shape[-1:], eps=self.norm_eps)
 
 
-def check_ends(option: str, least: float, most: float) -> None:
+def check_ends(option: str, low: float, high: float) -> None:
     """Raise UserError if an attention's option `{option}_min` is above `{option}_max`."""
-    if least > most:
-        raise UserError(f"attention.{option}_min={least}: expected at most attention.{option}_max={most}")
+    if low > high:
+        raise UserError(f"attention.{option}_min={low}: expected at most attention.{option}_max={high}")
 
 
-def log_uniform(option: str, least: float, most: float, size: int) -> Tensor:
+def log_uniform(option: str, low: float, high: float, size: int) -> Tensor:
     """Draw the logarithms of numbers that are log-uniform between the options `{option}_min` and `{option}_max`."""
-    check_ends(option, least, most)
-    low, high = math.log(least), math.log(most)
-    return low + (high - low) * torch.rand(size)
+    check_ends(option, low, high)
+    return math.log(low) + (math.log(high) - math.log(low)) * torch.rand(size)
 
 
 class DecaySteps(nn.Module):

@@ -30,7 +30,7 @@ class KeyPart:
     rule: Rule | None = None
 
     @abstractmethod
-    def positions(self, places: Tensor) -> Tensor:
+    def positions(self, by_block: Tensor) -> Tensor:
         """Return the positions of the keys [1 or H, 1 or N, 1, m], given all positions [N, b]; others are no keys."""
 
     @abstractmethod
@@ -44,9 +44,9 @@ class Blocks(KeyPart):
 
     table: Tensor
 
-    def positions(self, places: Tensor) -> Tensor:
-        width = places.shape[1]
-        return (self.table[..., None] * width + places[0]).flatten(-2).unsqueeze(-2)
+    def positions(self, by_block: Tensor) -> Tensor:
+        width = by_block.shape[1]
+        return (self.table[..., None] * width + by_block[0]).flatten(-2).unsqueeze(-2)
 
     def pick(self, x: Tensor) -> Tensor:
         heads, blocks = x.shape[1:3]
@@ -62,36 +62,36 @@ class Columns(KeyPart):
 
     columns: Tensor
 
-    def positions(self, places: Tensor) -> Tensor:
+    def positions(self, by_block: Tensor) -> Tensor:
         return self.columns.view(1, 1, 1, -1)
 
     def pick(self, x: Tensor) -> Tensor:
         return x.flatten(2, 3).index_select(2, self.columns).unsqueeze(2)
 
 
-def band(places: Tensor, window: int, causal: bool) -> Tensor:
+def band(by_block: Tensor, window: int, causal: bool) -> Tensor:
     """Return a table [1, N, blocks] of the blocks with a position at most `window` from one of the own block.
 
     The first rows begin with block 0 and have blocks beyond the window, which need a rule.
     """
-    blocks, width = places.shape
+    blocks, width = by_block.shape
     reach = -(-window // width)
     count = min(reach + 1 if causal else 2 * reach + 1, blocks)
-    first = (torch.arange(blocks, device=places.device) - reach).clamp(min=0)
-    return (first[:, None] + torch.arange(count, device=places.device))[None]
+    first = (torch.arange(blocks, device=by_block.device) - reach).clamp(min=0)
+    return (first[:, None] + torch.arange(count, device=by_block.device))[None]
 
 
-def visible(part: KeyPart, places: Tensor, readable: Tensor, causal: bool) -> Tensor:
+def visible(part: KeyPart, by_block: Tensor, readable: Tensor, causal: bool) -> Tensor:
     """Return where queries may read the keys of a part, broadcastable to [B, H, N, b, m]; readable [B or 1, N b]."""
-    i, j = places.unsqueeze(-1), part.positions(places)
-    seen = readable[:, j.clamp(0, places.numel() - 1)] & (j >= 0) & (j < places.numel())
+    i, j = by_block.unsqueeze(-1), part.positions(by_block)
+    seen = readable[:, j.clamp(0, by_block.numel() - 1)] & (j >= 0) & (j < by_block.numel())
     if part.rule is not None:
         seen = seen & part.rule(i, j)
     return seen & (j <= i) if causal else seen
 
 
 class PatternAttention(Attention, abstract=True):
-    """Base class of attentions with a pattern: `reads` defines it, `parts` says how it is computed.
+    """Base class of attentions with a pattern: `pattern` defines it, `parts` says how it is computed.
 
     Global positions are read by all and read all; they add dense rows, O(g L D) time and O(H g L) memory, with a
     dropout of their own. `keys` describes for `info` which j a position i reads.
@@ -110,16 +110,16 @@ class PatternAttention(Attention, abstract=True):
         """Return the number of positions in a block (b)."""
 
     @abstractmethod
-    def parts(self, places: Tensor) -> list[KeyPart]:
-        """Return the keys that the blocks `places` [N, b] read; global positions need not be left out."""
+    def parts(self, by_block: Tensor) -> list[KeyPart]:
+        """Return the keys that the blocks `by_block` [N, b] read; global positions need not be left out."""
 
     @abstractmethod
-    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+    def pattern(self, i: Tensor, j: Tensor) -> Tensor:
         """Return True where position i reads position j, broadcast, apart from global positions and causality."""
 
-    def global_places(self, places: Tensor) -> Tensor:
-        """Return which of the positions `places` [L] are global [g]."""
-        return places[:0]
+    def select_global(self, positions: Tensor) -> Tensor:
+        """Return which of the positions `positions` [L] are global [g]."""
+        return positions[:0]
 
     @property
     def commutes(self) -> bool:  # type: ignore[override]
@@ -128,17 +128,17 @@ class PatternAttention(Attention, abstract=True):
     @property
     def full_pattern(self) -> bool:  # type: ignore[override]
         """True if the pattern leaves out no pair of `max_positions` apart from causality."""
-        places = torch.arange(self.config.max_positions, device="cpu")
-        is_global = torch.isin(places, self.global_places(places))
-        for i in places[~is_global]:  # row by row: a pattern with gaps has them early
-            seen = self.reads(i, places) | is_global
-            if not (seen | (places > i) if self.causal else seen).all():
+        positions = torch.arange(self.config.max_positions, device="cpu")
+        is_global = torch.isin(positions, self.select_global(positions))
+        for i in positions[~is_global]:  # row by row: a pattern with gaps has them early
+            seen = self.pattern(i, positions) | is_global
+            if not (seen | (positions > i) if self.causal else seen).all():
                 return False
         return True
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         mixed = self._gather(q, k, v, key_mask)
-        rows = self.global_places(torch.arange(q.shape[-2], device=q.device))
+        rows = self.select_global(torch.arange(q.shape[-2], device=q.device))
         if not len(rows):
             return mixed
         mask = None if key_mask is None else key_mask[:, None, None, :]
@@ -151,19 +151,19 @@ class PatternAttention(Attention, abstract=True):
         """Outputs of all queries [B, H, L, Dh], global ones among them; each key counts once."""
         length = q.shape[-2]
         width = self.width(length)
-        places = torch.arange(-(-length // width) * width, device=q.device)
-        everywhere = Columns(columns=self.global_places(places[:length]))
-        places, missing = places.view(-1, width), len(places) - length
-        parts = self.parts(places)
-        real = places.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))
-        q, k, v = (pad(x, (0, 0, 0, missing)).unflatten(-2, places.shape) for x in (q, k, v))
+        everything = torch.arange(-(-length // width) * width, device=q.device)
+        everywhere = Columns(columns=self.select_global(everything[:length]))
+        by_block, missing = everything.view(-1, width), len(everything) - length  # [N, b]
+        parts = self.parts(by_block)
+        real = by_block.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))
+        q, k, v = (pad(x, (0, 0, 0, missing)).unflatten(-2, by_block.shape) for x in (q, k, v))
         readable = [real.index_fill(1, everywhere.columns, False)] * len(parts)
         if len(everywhere.columns):
             parts, readable = [*parts, everywhere], [*readable, real]
-        positions = [part.positions(places) for part in parts]
+        positions = [part.positions(by_block) for part in parts]
         outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in positions))
         columns = torch.cat([of_part.expand(*outer, -1) for of_part in positions], dim=-1)
-        seen = [visible(part, places, keys, self.causal) for part, keys in zip(parts, readable, strict=True)]
+        seen = [visible(part, by_block, keys, self.causal) for part, keys in zip(parts, readable, strict=True)]
         k, v = (torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (k, v))
         outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in seen))
         mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)

@@ -82,7 +82,7 @@ class Mixer(nn.Module, ABC):
         can_be_causal: has a form without dependence on later positions, used if `config.causal`.
         commutes: commutes with permutations of the positions.
         projects_out: has the output projection that the variants switch.
-        reads_few: computes outputs at the first positions alone at lower cost.
+        few_outputs: computes outputs at the first positions alone at lower cost.
         full_pattern: a sparse pattern that leaves out no pair at `max_positions`, which makes it softmax attention.
         one_graph: one or a few compiled graphs serve all lengths; else each length needs its own.
         parameter_groups: names for `train.groups`, each with names of parameters or modules as in `named_parameters`
@@ -94,7 +94,7 @@ class Mixer(nn.Module, ABC):
     can_be_causal: bool = False
     commutes: bool = False
     projects_out: ClassVar[bool] = False
-    reads_few: ClassVar[bool] = False
+    few_outputs: ClassVar[bool] = False
     full_pattern: bool = False
     one_graph: ClassVar[bool] = True
     parameter_groups: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
@@ -116,30 +116,30 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """Classes with `reads_few` take `reads`, too: how many outputs, from the first on, are wanted."""
+        """Mixers with `few_outputs` also take `num_outputs`: compute the first so many outputs alone."""
 
-    def mix(self, x: Tensor, key_mask: Tensor | None, reads: int | None, packed: Packed | None = None) -> Tensor:
+    def mix(self, x: Tensor, key_mask: Tensor | None, num_outputs: int | None, packed: Packed | None = None) -> Tensor:
         """Call `forward` and check its output.
 
         Args:
             x: [B, L, D], or the rows [R, D] of a packed batch.
             key_mask: [B, L], True at real positions; None with a packed batch.
-            reads: compute the outputs at the first positions alone; with a packed batch 1 or None.
+            num_outputs: compute the outputs at the first positions alone; with a packed batch 1 or None.
             packed: the layout of a packed batch, which `forward` gets padded.
 
         Returns:
-            [B, L or reads, D], or the rows [R, D] of a packed batch. Raises UserError for another shape or type.
+            [B, L or num_outputs, D], or the rows [R, D] of a packed batch. Raises UserError for another shape or type.
         """
         if packed is not None:
-            mixed = self.mix(packed.pad(x), packed.mask, reads)
-            return packed.unpad(mixed) if reads is None else mixed
-        few = reads is not None and self.reads_few
-        inputs = (x, key_mask, reads) if few else (x, key_mask)
+            mixed = self.mix(packed.pad(x), packed.mask, num_outputs)
+            return packed.unpad(mixed) if num_outputs is None else mixed
+        few = num_outputs is not None and self.few_outputs
+        inputs = (x, key_mask, num_outputs) if few else (x, key_mask)
         mixed = self._in_half_precision(*inputs) if self._is_half(x) else self(*inputs)
-        expected = x[:, :reads].shape if few else x.shape
+        expected = x[:, :num_outputs].shape if few else x.shape
         name, dtypes = type(self).__name__, (x.dtype, autocast_dtype(x))
         check_output(name, mixed, expected, dtypes, "documents, positions, model.dim")
-        return mixed if few else mixed[:, :reads]
+        return mixed if few else mixed[:, :num_outputs]
 
     def _is_half(self, x: Tensor) -> bool:
         """True if the real weights are in bf16 or fp16; a mixer without weights has the type of x."""
@@ -201,26 +201,26 @@ class Attention(Mixer, abstract=True):
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Mix q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; with `reads_few`, q may hold the first positions alone."""
+        """Mix q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; with `few_outputs`, q may hold the first positions alone."""
 
-    def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
-        q, k, v = self.project(x, reads)
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, num_outputs: int | None = None) -> Tensor:
+        q, k, v = self.project(x, num_outputs)
         mixed = self.attend(q, k, v, key_mask)
         expected = torch.Size((*q.shape[:-1], v.shape[-1]))
         check_output(f"{type(self).__name__}.attend", mixed, expected, (), "documents, heads, positions, head width")
         return self.out(merge_heads(mixed))
 
-    def mix(self, x: Tensor, key_mask: Tensor | None, reads: int | None, packed: Packed | None = None) -> Tensor:
+    def mix(self, x: Tensor, key_mask: Tensor | None, num_outputs: int | None, packed: Packed | None = None) -> Tensor:
         x_in = x.to(autocast_dtype(x))
         if packed is None or self._is_half(x) or not self.can_pack(x_in.dtype, x.device):
-            return super().mix(x, key_mask, reads, packed)
-        if reads is None:
+            return super().mix(x, key_mask, num_outputs, packed)
+        if num_outputs is None:
             q, k, v = self._project_rows(x_in, self.query, self.key, self.value)
         else:
             (q,) = self._project_rows(packed.firsts(x_in), self.query)
             k, v = self._project_rows(x_in, self.key, self.value)
         mixed = self.out(self.attend_packed(q, k, v, packed).flatten(1))
-        return mixed if reads is None else mixed.unsqueeze(1)
+        return mixed if num_outputs is None else mixed.unsqueeze(1)
 
     def can_pack(self, dtype: torch.dtype, device: torch.device) -> bool:
         """Return True if `attend_packed` is used on this device with products in this type."""
@@ -239,10 +239,10 @@ class Attention(Mixer, abstract=True):
         """
         raise NotImplementedError
 
-    def project(self, x: Tensor, reads: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """q [B, H, L or reads, Dh] and k, v [B, H, L, Dh] of x [B, L, D]."""
+    def project(self, x: Tensor, num_outputs: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """q [B, H, L or num_outputs, Dh] and k, v [B, H, L, Dh] of x [B, L, D]."""
         x = x.to(autocast_dtype(x))  # once for all three
-        inputs = ((self.query, x[:, :reads]), (self.key, x), (self.value, x))
+        inputs = ((self.query, x[:, :num_outputs]), (self.key, x), (self.value, x))
         q, k, v = (split_heads(projection(part), self.config.heads) for projection, part in inputs)
         return q, k, v
 

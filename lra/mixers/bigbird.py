@@ -50,19 +50,19 @@ class BigBird(PatternAttention):
     def width(self, length: int) -> int:
         return self.block
 
-    def parts(self, places: Tensor) -> list[KeyPart]:
-        near = Blocks(table=band(places, self.block, causal=False), rule=self._near)
-        return [near, Blocks(table=self.table[:, : len(places)])]
+    def parts(self, by_block: Tensor) -> list[KeyPart]:
+        near = Blocks(table=band(by_block, self.block, causal=False), rule=self._near)
+        return [near, Blocks(table=self.table[:, : len(by_block)])]
 
-    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+    def pattern(self, i: Tensor, j: Tensor) -> Tensor:
         drawn = (self.table[:, i // self.block] == j[:, None] // self.block).any(dim=-1)
         return drawn | self._near(i, j)
 
     def _near(self, i: Tensor, j: Tensor) -> Tensor:
         return (i // self.block - j // self.block).abs() <= 1
 
-    def global_places(self, places: Tensor) -> Tensor:
-        return torch.cat([places[: self.block], places[max(self.last, 1) * self.block :]])
+    def select_global(self, positions: Tensor) -> Tensor:
+        return torch.cat([positions[: self.block], positions[max(self.last, 1) * self.block :]])
 
 
 def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:

@@ -31,7 +31,7 @@ class Differential(Attention):
     )
     can_be_causal = True
     commutes = True
-    reads_few = True
+    few_outputs = True
 
     def __init__(self, config: MixerConfig, *, norm_eps: PositiveFloat) -> None:
         super().__init__(config)

@@ -14,8 +14,8 @@ from torch.nn.functional import logsigmoid
 from lra.mixers import MixerConfig, MixerInfo, split_heads
 from lra.mixers._backend import Backend, Scan
 from lra.mixers._recurrent import NORM, Recurrent
-from lra.ops.decayed_product import decayed_product
 from lra.ops.device import at_least_float32
+from lra.ops.scan import decayed_product
 
 
 class GatedLinear(Recurrent):

@@ -23,7 +23,7 @@ from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
 
 TWO_SIDED = "the paper is causal; here a second filter reads later positions, and the short convolutions are centred"
-LEAST = 1e-2  # decay at the share `fast` or `slow` of the longest input
+LEAST = 1e-2  # decay at the fraction `fast` or `slow` of the longest input
 
 
 class Hyena(Mixer):
@@ -34,7 +34,7 @@ class Hyena(Mixer):
         bands: frequencies of a position, each with sine and cosine.
         width: of the filter network.
         frequency: initial frequency of its sines.
-        fast: share of the longest input after which the fastest channel has decayed to a hundredth.
+        fast: fraction of the longest input after which the fastest channel has decayed to a hundredth.
         slow: the same of the slowest channel.
     """
 

@@ -27,7 +27,7 @@ class Linformer(Attention):
         reference="linformer 0.2.3; softmax where E = I",
         deviations=("padding is left out where the model masks it, which Google's code does not do",),
     )
-    reads_few = True
+    few_outputs = True
 
     def __init__(self, config: MixerConfig, *, rank: PositiveInt, scale: Scale) -> None:
         super().__init__(config)

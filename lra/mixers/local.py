@@ -44,11 +44,11 @@ class Local(PatternAttention):
     def width(self, length: int) -> int:
         return min(self.window, length, *([WIDEST] if self.sliding else []))
 
-    def parts(self, places: Tensor) -> list[KeyPart]:
+    def parts(self, by_block: Tensor) -> list[KeyPart]:
         if self.sliding:
-            table = band(places, self.window, self.causal)
-            return [Blocks(table=table, rule=self.reads)]
-        return [Blocks(table=band(places, 0, self.causal))]
+            table = band(by_block, self.window, self.causal)
+            return [Blocks(table=table, rule=self.pattern)]
+        return [Blocks(table=band(by_block, 0, self.causal))]
 
-    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+    def pattern(self, i: Tensor, j: Tensor) -> Tensor:
         return (i - j).abs() <= self.window if self.sliding else i // self.window == j // self.window

@@ -49,11 +49,11 @@ class Longformer(PatternAttention):
     def width(self, length: int) -> int:
         return min(self.reach, length, WIDEST)
 
-    def parts(self, places: Tensor) -> list[KeyPart]:
-        return [Blocks(table=band(places, self.reach, self.causal), rule=self.reads)]
+    def parts(self, by_block: Tensor) -> list[KeyPart]:
+        return [Blocks(table=band(by_block, self.reach, self.causal), rule=self.pattern)]
 
-    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+    def pattern(self, i: Tensor, j: Tensor) -> Tensor:
         return (i - j).abs() <= self.reach
 
-    def global_places(self, places: Tensor) -> Tensor:
-        return places[: self.global_positions]
+    def select_global(self, positions: Tensor) -> Tensor:
+        return positions[: self.global_positions]

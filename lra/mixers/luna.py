@@ -36,7 +36,7 @@ class Luna(Mixer):
     )
     commutes = True
     projects_out = True
-    reads_few = True
+    few_outputs = True
 
     def __init__(self, config: MixerConfig, *, memory: PositiveInt, scale: Scale) -> None:
         super().__init__(config)
@@ -58,7 +58,7 @@ class Luna(Mixer):
     def follow(self, earlier: "Luna") -> None:
         self._from_earlier = earlier._to_later = []
 
-    def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, num_outputs: int | None = None) -> Tensor:
         if self.config.layer == 0:
             memory = self.memory.expand(len(x), -1, -1)
         elif self._from_earlier:
@@ -69,7 +69,7 @@ class Luna(Mixer):
         mask = None if key_mask is None else key_mask[:, None, None, :]
         packed = self._attend(self.pack_query(memory), self.pack_key(x), mask, self.pack_dropout)
         # The memory has no padding, so unpacking needs no mask.
-        unpacked = self._attend(self.query(x[:, :reads]), self.key(packed), None, self.dropout)
+        unpacked = self._attend(self.query(x[:, :num_outputs]), self.key(packed), None, self.dropout)
         if self._to_later is not None:
             self._to_later[:] = [memory + packed]
         return self.out(unpacked)

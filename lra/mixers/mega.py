@@ -107,8 +107,8 @@ class Mega(Mixer):
             pad(part, (0, 0, 0, -length % size)).unflatten(1, (-1, size)).unsqueeze(1)
             for part in (q, k, v, real.unsqueeze(-1))
         )  # [B, 1, chunks, size, .]
-        place = torch.arange(size, device=q.device)
-        distance = place.unsqueeze(-1) - place
+        position = torch.arange(size, device=q.device)
+        distance = position.unsqueeze(-1) - position
         scores = q @ k.mT * self.width**-0.5 + self.bias[distance + self.reach - 1]
         seen = real.mT & (distance >= 0) if self.causal else real.mT
         weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(dim=-1)

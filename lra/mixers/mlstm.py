@@ -16,8 +16,7 @@ from torch.nn.functional import logsigmoid, pad
 from lra.mixers import MixerConfig, MixerInfo, merge_heads, split_heads
 from lra.mixers._recurrent import NORM, Recurrent
 from lra.ops.device import cumulative_sum
-from lra.ops.gated_memory import gated_memory
-from lra.ops.scan import CHUNK
+from lra.ops.scan import causal_product
 
 
 class Mlstm(Recurrent):
@@ -53,29 +52,34 @@ class Mlstm(Recurrent):
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
         return self.query(x), self.key(x), self.value(x), self.gates(x)
 
-    def passes(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
-        return self.recurrence(inputs, real)
-
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
-        """Causal outputs, or the sum of both directions, which share queries, keys and values but not the divisors."""
         q, k, v = (split_heads(part, self.config.heads) for part in inputs[:3])
         log_in, forget = inputs[3].chunk(2, dim=-1)
         log_in = (log_in + self.input_bias).masked_fill(real == 0, -torch.inf).transpose(1, 2)  # [B, H, L]
         log_keep = (logsigmoid(forget + self.forget_bias) * real).transpose(1, 2)
-        ways = [self.numbers(log_in, log_keep)]
-        if not self.causal:
-            ways.append([x.flip(-1) for x in self.numbers(log_in.flip(-1), log_keep.flip(-1))])
-        log_in, log_keep, log_least = (torch.stack(parts, dim=-1) for parts in zip(*ways, strict=True))
-        return gated_memory(q, k, v, log_in, log_keep, log_least, min(CHUNK, q.shape[-2]))
+        return gated_memory(q, k, v, *self.numbers(log_in, log_keep))
 
     def numbers(self, log_in: Tensor, log_keep: Tensor) -> list[Tensor]:
-        """Logarithms [B, H, L] of the key's factor, the decay and the least divisor, for states divided by exp(m)."""
+        """Logarithms [B, H, L] of the key's factor, the decay and the lowest divisor, for states divided by exp(m)."""
         top = largest(log_in.detach(), log_keep.detach())
         log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)
         return [log_in - top - math.log(self.config.head_dim) / 2, log_decay, -top]
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
         return gate.sigmoid() * merge_heads(self.normed(y))
+
+
+def gated_memory(q: Tensor, k: Tensor, v: Tensor, log_in: Tensor, log_decay: Tensor, log_floor: Tensor) -> Tensor:
+    """Compute y_i = C_i^T q_i / max(|n_i . q_i|, floor_i).
+
+    C_i = exp(g_i) C_{i-1} + exp(a_i) k_i v_i^T and n_i = exp(g_i) n_{i-1} + exp(a_i) k_i.
+
+    q, k [..., L, M], v [..., L, N], log_in a, log_decay g and log_floor [..., L], none of them positive
+    -> y [..., L, N]; log_floor, the logarithm of floor, gets no gradient.
+    """
+    v = pad(v, (0, 1), value=1.0)  # a column of ones: its state is n
+    total, mass = causal_product(q, k * log_in.exp().unsqueeze(-1), v, log_decay).split([v.shape[-1] - 1, 1], dim=-1)
+    return total / torch.maximum(mass.abs(), log_floor.detach().exp().unsqueeze(-1))
 
 
 def largest(log_in: Tensor, log_keep: Tensor) -> Tensor:

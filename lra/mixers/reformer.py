@@ -6,7 +6,7 @@ chunk. Over the set of all keys met in some round, y_i = sum_j softmax(q_i . k_j
 there is no other. A key met in several rounds counts once: in each, log(number of rounds) is subtracted from its score.
 O(rounds L c D) time for attention, O(rounds L n D) for the hashes, n = 2 L / c; O(H rounds L c) memory.
 
-A hash is discontinuous: if rounding changes the bucket of one position, all positions sorted behind it move by a place.
+A hash is discontinuous: if rounding changes the bucket of one position, all that are sorted behind it move by one.
 Under bf16 the gradient therefore differs from that of fp32 by 3 to 40 %; with the same hashes by 0.5 %.
 """
 
@@ -22,7 +22,7 @@ from lra.ops.device import at_least_float32, full_precision, to_device
 from lra.ops.dropout import Dropout
 
 ONESELF = -1e5  # added to the score of a position with itself (appendix A)
-PADDED = -2  # place of padding: not equal or adjacent to that of a real token
+PADDED = -2  # chunk of padding: not equal or adjacent to that of a real token
 
 
 class Reformer(Mixer):
@@ -115,24 +115,24 @@ class Reformer(Mixer):
     @torch.no_grad()
     def bias(self, buckets: Tensor, order: Tensor, rank: Tensor, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor:
         """Bias of the scores [B, H, rounds, C, c, 2c] of a chunk with the previous one and itself."""
-        place = rank // self.chunk
+        in_chunk = rank // self.chunk
         if self.within_bucket:
-            place = place + buckets * (buckets.shape[-1] + 2)  # chunks of different buckets are never neighbours
+            in_chunk = in_chunk + buckets * (buckets.shape[-1] + 2)  # chunks of different buckets are never neighbours
         if key_mask is not None:
-            place = place.masked_fill(~key_mask[:, None, None, :], PADDED)
-        place = place.int()
-        here = meet(place, order, self.chunk)
+            in_chunk = in_chunk.masked_fill(~key_mask[:, None, None, :], PADDED)
+        in_chunk = in_chunk.int()
+        here = meet(in_chunk, order, self.chunk)
         times = here.byte()
-        for shift in range(1, place.shape[2]):  # number of other rounds in which the pair meets
-            times += meet(place.roll(-shift, dims=2), order, self.chunk)
+        for shift in range(1, in_chunk.shape[2]):  # number of other rounds in which the pair meets
+            times += meet(in_chunk.roll(-shift, dims=2), order, self.chunk)
         bias = times.to(dtype).log_().neg_().masked_fill_(~here, -torch.inf)
         bias.diagonal(self.chunk, -2, -1).fill_(ONESELF)
         return bias
 
 
-def meet(place: Tensor, order: Tensor, chunk: int) -> Tensor:
-    """True where pairs of a sorted chunk with the previous one and itself have equal or adjacent `place`."""
-    queries = cut(place.gather(-1, order).unsqueeze(-1), chunk, PADDED)
+def meet(in_chunk: Tensor, order: Tensor, chunk: int) -> Tensor:
+    """True where pairs of a sorted chunk with the previous one and itself have equal or adjacent `in_chunk`."""
+    queries = cut(in_chunk.gather(-1, order).unsqueeze(-1), chunk, PADDED)
     steps = queries - look_back(queries, PADDED).transpose(-2, -1)
     return (steps >> 1) == 0  # 0 or 1
 
@@ -140,8 +140,8 @@ def meet(place: Tensor, order: Tensor, chunk: int) -> Tensor:
 def sort(buckets: Tensor) -> tuple[Tensor, Tensor]:
     """Return positions sorted by (bucket, position), and the rank of every position: the inverse."""
     order = buckets.sort(dim=-1, stable=True).indices
-    places = torch.arange(order.shape[-1], device=order.device).expand_as(order)
-    return order, torch.empty_like(order).scatter_(-1, order, places)
+    positions = torch.arange(order.shape[-1], device=order.device).expand_as(order)
+    return order, torch.empty_like(order).scatter_(-1, order, positions)
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:

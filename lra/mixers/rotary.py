@@ -27,7 +27,7 @@ class Rotary(Attention):
         reference="complex numbers; transformers' rotary embedding",
     )
     can_be_causal = True
-    reads_few = True
+    few_outputs = True
 
     def __init__(self, config: MixerConfig, *, base: PositiveFloat, scale: Scale) -> None:
         super().__init__(config)
@@ -42,8 +42,8 @@ class Rotary(Attention):
     def turned(self, x: Tensor) -> Tensor:
         """R(x) of x [B, H, L, Dh]."""
         half = x.shape[-1] // 2
-        place = torch.arange(half, dtype=torch.float64, device=x.device)
-        return turn(x, self.base ** (-2 * place / x.shape[-1]))
+        pair = torch.arange(half, dtype=torch.float64, device=x.device)
+        return turn(x, self.base ** (-2 * pair / x.shape[-1]))
 
 
 def turn(x: Tensor, speed: Tensor) -> Tensor:

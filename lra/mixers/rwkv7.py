@@ -8,7 +8,6 @@ that is the input of the output projection. O(L D (C + Dh)) time, C the chunk.
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar
 
 import torch
@@ -94,7 +93,7 @@ class Rwkv7(Recurrent):
         parts = (r, k, v, a, g, removed, log_w)
         r, k, v, a, g, removed, log_w = (split_heads(part, self.config.heads) for part in parts)
         removed = normalize(removed, dim=-1) * real.unsqueeze(1)
-        y = merge_heads(self.scan(partial(dplr_delta_rule, least=LEAST), r, -removed, a * removed, v, log_w, k))
+        y = merge_heads(self.scan(dplr_delta_rule, r, -removed, a * removed, v, log_w, k))
         y = self.by_head(y) * self.norm_weight + self.norm_bias
         bonus = split_heads(self.bonus.view(1, 1, -1), self.config.heads)
         return g * (split_heads(y, self.config.heads) + (r * k * bonus).sum(dim=-1, keepdim=True) * v)

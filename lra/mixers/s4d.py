@@ -52,7 +52,7 @@ class S4D(Mixer):
     can_be_causal = True
     one_graph = False
     projects_out = True
-    reads_few = True
+    few_outputs = True
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "step": ("log_dt",),
         "state": ("log_decay", "frequency", "b"),
@@ -95,12 +95,12 @@ class S4D(Mixer):
             ones = torch.tensor([1.0, 0.0]).repeat(self.copies, modes, 1)
             self.b = nn.Parameter(ones if b == "ones" else torch.randn_like(ones) * 0.5**0.5)
 
-    def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, num_outputs: int | None = None) -> Tensor:
         x = without_padding(x, key_mask)
         with full_precision(x.device):
             x = at_least_float32(x)
-            y = self.convolve_causally(x[:, :reads]) if self.causal else self.convolve(x, reads)
-            y = y + self.skip * x[:, :reads]
+            y = self.convolve_causally(x[:, :num_outputs]) if self.causal else self.convolve(x, num_outputs)
+            y = y + self.skip * x[:, :num_outputs]
         y = self.out(self.dropout(gelu(y)))
         return glu(y) if self.gated else y
 
@@ -122,10 +122,10 @@ class S4D(Mixer):
         rate, c = self.modes()
         return mode_kernel(rate, c, length, math.isqrt(self.config.max_positions - 1) + 1)
 
-    def convolve(self, x: Tensor, reads: int | None = None) -> Tensor:
+    def convolve(self, x: Tensor, num_outputs: int | None = None) -> Tensor:
         """Apply both kernels by FFT; a few outputs directly."""
         kernels = self.kernel(x.shape[1])
-        return convolve_both(x, *kernels) if reads is None else convolve_few(x, *kernels, reads)  # type: ignore[call-arg]
+        return convolve_both(x, *kernels) if num_outputs is None else convolve_few(x, *kernels, num_outputs)  # type: ignore[call-arg]
 
     def convolve_causally(self, x: Tensor) -> Tensor:
         """Convolve by a recurrence over chunks: the rounding of an FFT would leak later positions."""

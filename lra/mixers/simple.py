@@ -50,7 +50,7 @@ class Simple(Attention):
     )
     can_be_causal = True
     commutes = True
-    reads_few = True
+    few_outputs = True
     packs = True
 
     def __init__(
@@ -81,13 +81,13 @@ class Simple(Attention):
         number = {"length": config.max_positions**-0.5, "none": 1.0}.get(scale)
         self.info = replace(self.info, formula=formula, scale=number)
 
-    def forward(self, x: Tensor, key_mask: Tensor | None = None, reads: int | None = None) -> Tensor:
-        as_gram = self.form == "gram" or (self.form == "auto" and self._gram_pays(x, reads))
+    def forward(self, x: Tensor, key_mask: Tensor | None = None, num_outputs: int | None = None) -> Tensor:
+        as_gram = self.form == "gram" or (self.form == "auto" and self._gram_pays(x, num_outputs))
         if self.causal or not as_gram:
-            return super().forward(x, key_mask, reads)
+            return super().forward(x, key_mask, num_outputs)
         x = x.to(autocast_dtype(x))
         with full_precision(x.device):
-            y = self._gram_form(x, key_mask, reads)
+            y = self._gram_form(x, key_mask, num_outputs)
         return y if self.drop_state else self.out(self.dropout(y))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -121,12 +121,12 @@ class Simple(Attention):
     def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float:
         return self._factor(length, key_mask, self.query.weight.dtype)
 
-    def _gram_form(self, x: Tensor, key_mask: Tensor | None, reads: int | None) -> Tensor:
+    def _gram_form(self, x: Tensor, key_mask: Tensor | None, num_outputs: int | None) -> Tensor:
         """Outputs before a dropout on them."""
         state = self._state(x, key_mask)
         if self.drop_state:
             state = self._dropped(state)
-        x = x[:, :reads]
+        x = x[:, :num_outputs]
         if not self._fold_pays(x.shape[1]):
             query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)
             y = merge_heads(query @ state)
@@ -170,13 +170,13 @@ class Simple(Attention):
         """[H Dh, ...] -> [H, Dh, ...]."""
         return parameter.unflatten(0, (self.config.heads, -1))
 
-    def _gram_pays(self, x: Tensor, reads: int | None) -> bool:
+    def _gram_pays(self, x: Tensor, num_outputs: int | None) -> bool:
         """Compare the products of both forms, per document; an accelerator is bound by its passes over [D, D]."""
         length = x.shape[1]
         if x.device.type == "cuda" and length < WORTH * self.config.dim:
             return False
         dim, inner, head = self.config.dim, self.config.qkv_dim, self.config.head_dim
-        read = length if reads is None else reads
+        read = length if num_outputs is None else num_outputs
         out = self.config.out_proj * dim * inner
         state, reading = length * (2 * dim * inner + inner * head), read * (dim * inner + inner * head + out)
         gram_state, gram_reading = length * dim * dim + dim * inner * (dim + head), reading

@@ -36,7 +36,7 @@ class Softmax(Attention):
     )
     can_be_causal = True
     commutes = True
-    reads_few = True
+    few_outputs = True
     packs = True
     packs_unpadded = True  # `attend` forms the weights if they have dropout
 

@@ -45,15 +45,15 @@ class Sparse(PatternAttention):
     def width(self, length: int) -> int:
         return self.stride
 
-    def parts(self, places: Tensor) -> list[KeyPart]:
-        elsewhere = Columns(columns=places[:, -self.summary :].flatten(), rule=self._other_block)
-        return [Blocks(table=band(places, 0, self.causal)), elsewhere]
+    def parts(self, by_block: Tensor) -> list[KeyPart]:
+        elsewhere = Columns(columns=by_block[:, -self.summary :].flatten(), rule=self._other_block)
+        return [Blocks(table=band(by_block, 0, self.causal)), elsewhere]
 
-    def reads(self, i: Tensor, j: Tensor) -> Tensor:
+    def pattern(self, i: Tensor, j: Tensor) -> Tensor:
         return ~self._other_block(i, j) | (j % self.stride >= self.stride - self.summary)
 
-    def global_places(self, places: Tensor) -> Tensor:
-        return places[: int(self.cls_global)]
+    def select_global(self, positions: Tensor) -> Tensor:
+        return positions[: int(self.cls_global)]
 
     def _other_block(self, i: Tensor, j: Tensor) -> Tensor:
         return i // self.stride != j // self.stride

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from lra.config.values import STRICT
 
 GROUPS = {  # patterns of names, for `train.freeze`, `train.no_decay` and `init.take`
     "embedding": r"embedding\.",
@@ -28,7 +30,7 @@ def belongs(name: str, groups: Iterable[Group]) -> bool:
     return any(re.match(GROUPS[group], name) for group in groups)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Architecture:
     """Settings of a model; `conf/` documents each key.
 

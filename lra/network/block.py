@@ -41,12 +41,12 @@ class Block(nn.Module):
             self.feed_forward = FeedForward(architecture, width)
 
     def forward(
-        self, x: Tensor, key_mask: Tensor | None, reads: int | None = None, packed: Packed | None = None
+        self, x: Tensor, key_mask: Tensor | None, num_outputs: int | None = None, packed: Packed | None = None
     ) -> Tensor:
-        """Apply the block to x [B, N, D] -> [B, N or reads, D]; the arguments are those of `Mixer.mix`."""
-        mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, reads, packed)
-        if reads is not None:
-            x, packed = x[:, :reads] if packed is None else packed.firsts(x).unsqueeze(1), None
+        """Apply the block to x [B, N, D] -> [B, N or num_outputs, D]; the arguments are those of `Mixer.mix`."""
+        mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, num_outputs, packed)
+        if num_outputs is not None:
+            x, packed = x[:, :num_outputs] if packed is None else packed.firsts(x).unsqueeze(1), None
         stream = x + self.mixer_dropout(mixed, packed)
         if self.feed_forward is not None:
             if self.post_norm:

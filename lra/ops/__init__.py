@@ -1,1 +1,1 @@
-"""Base classes of mixers, and tensor operations that several attentions share."""
+"""Tensor operations that several mixers share."""

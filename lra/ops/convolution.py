@@ -88,8 +88,8 @@ def convolve_few(x: Tensor, earlier: Tensor, later: Tensor, count: int) -> Tenso
     """Compute the first `count` outputs of `convolve_both` directly, each in O(L D)."""
     length = x.shape[1]
     outputs = []
-    for place in range(min(count, length)):
-        kernel = torch.cat([earlier[:, : place + 1].flip(-1), later[:, : length - place - 1]], dim=-1)
+    for position in range(min(count, length)):
+        kernel = torch.cat([earlier[:, : position + 1].flip(-1), later[:, : length - position - 1]], dim=-1)
         outputs.append((x * kernel.T).sum(dim=1))
     return torch.stack(outputs, dim=1)
 

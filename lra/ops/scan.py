@@ -2,36 +2,31 @@
 
 All are exactly causal, with time and memory linear in the length L. Decays are given as logarithms, none positive; only
 products of decays are formed, which never overflow.
-Legend: M width of queries and keys, N width of values; a state is [M, N].
+Legend: M width of queries and keys, N width of values, a state is [M, N]; C positions of a chunk, T chunks of a tile.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.linalg import solve_triangular
 from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
 
-from lra.ops.decayed_product import (
-    CHUNK,
-    SMALL_CHUNK,
-    ChannelDecays,
-    HeadDecays,
-    Tiled,
-    by_chunk,
-    by_decays,
-    decayed_product,
-    from_here_on,
-    room,
-)
 from lra.ops.device import cumulative_sum
+
+CHUNK = 64
+SMALL_CHUNK = 32  # with a decay per channel, or a state that reads itself
+BLOCK = 4  # positions of a block of `channel_scores`
+TILE = 1 << 19  # elements of a tile's queries on a CPU; with half or twice as many a step was 5 % slower
+FAR = -80.0  # summed log decays below it count as -inf: `exp` and products of denormal numbers are many times slower
+HEADROOM = 0.75  # fraction of the exponent range for the decays of a block; the rest is left for their factors
 
 
 def both_ways(recurrence: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Return recurrence(*inputs) plus its result from the end to the beginning, by one call; inputs [B, ..., L, .]."""
-    forward, backward = recurrence(*(torch.cat([x, x.flip(-2)]) for x in inputs)).chunk(2)
-    return forward + backward.flip(-2)
+    """Return recurrence(*inputs) plus its result from the end to the beginning; inputs [..., L, .]."""
+    return recurrence(*inputs) + recurrence(*(x.flip(-2) for x in inputs)).flip(-2)
 
 
 def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = None) -> Tensor:
@@ -44,98 +39,30 @@ def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = N
     if log_decay is not None:
         return decayed_product(q, k, v, log_decay.unsqueeze(-1))
     length = q.shape[-2]
-    chunk = min(CHUNK, length)
-    q, k, v = (pad(x, (0, 0, 0, -length % chunk)).unflatten(-2, (-1, chunk)) for x in (q, k, v))
-    y = (q @ k.transpose(-2, -1)).tril() @ v  # [..., chunks, chunk, N]
-    if length > chunk:
-        y = y + q @ _before(k.transpose(-2, -1) @ v)
+    q, k, v = in_chunks(min(CHUNK, length), q, k, v)
+    y = (q @ k.mT).tril() @ v  # [..., chunks, C, N]
+    if y.shape[-3] > 1:
+        state = cumulative_sum((k.mT @ v)[..., :-1, :, :], -3)  # [..., chunks - 1, M, N]
+        y = y + q @ pad(state, (0, 0, 0, 0, 1, 0))  # the first chunk starts from zero
     return y.flatten(-3, -2)[..., :length, :]
 
 
-def dplr_delta_rule(
-    q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor, least: float | None = None
-) -> Tensor:
-    """Compute y_i = S_i^T q_i of a state that reads itself, S_i = exp(g_i) S_{i-1} + b_i a_i^T S_{i-1} + k_i v_i^T.
+def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
+    """Compute y_i = sum_{j <= i} sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) v_j in time O(L (C + M) (M + N)).
 
-    In a chunk z_i = S_{i-1}^T a_i is (1 - A)^-1 (A' v + a S), with A and A' strictly lower triangular, so that a chunk
-    maps the state before it by one matrix [M, M]. Time O(L (SMALL_CHUNK + M) (M + N)).
-
-    q, a, b, k [..., L, M], v [..., L, N], log_decay g [..., L, M], not positive and at least `least` -> y [..., L, N].
-
-    Source:
-        Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule over Sequence Length.
+    q, k [..., L, M], v [..., L, N], log_decay g [..., L, 1], shared by all channels, or [..., L, M], not positive
+    -> y [..., L, N].
     """
     length = q.shape[-2]
-    q, a, b, v, decay, k = in_chunks(q, a, b, v, log_decay, k)
-    reads = pad(a[..., 1:, :], (0, 0, 0, 1))  # position i reads the state after i - 1
-    scores = _ChannelScores.apply(torch.stack([q, reads], -3), torch.stack([b, k], -3), decay, least)
-    seen, by_read = scores.unbind(-4)
-    seen, seen_keys = seen.unbind(-2)
-    by_read, by_read_keys = (pad(each[..., :-1, :], (0, 0, 1, 0)) for each in by_read.unbind(-2))
-    given = by_read_keys @ v
-    system = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device) - by_read
-    if length <= SMALL_CHUNK:
-        y = seen @ solve_triangular(system, given, upper=False)
-    else:
-        within = cumulative_sum(decay, -2)
-        read = a * pad(within[..., :-1, :], (0, 0, 1, 0)).exp()  # without the position's own decay
-        solved = solve_triangular(system, torch.cat([given, read], dim=-1), upper=False)
-        z, by_state = solved.split([v.shape[-1], q.shape[-1]], dim=-1)
-        whole = within[..., -1:, :]
-        rest = (whole - within).exp()
-        writes = (b * rest).transpose(-2, -1)
-        fresh = writes @ z + (k * rest).transpose(-2, -1) @ v
-        carry = torch.diag_embed(whole.squeeze(-2).exp()) + writes @ by_state
-        y = seen @ z + (q * within.exp() + seen @ by_state) @ _before(fresh, carry)
-    y = y + seen_keys @ v
-    return y.flatten(-3, -2)[..., :length, :]
-
-
-def in_chunks(*inputs: Tensor) -> list[Tensor]:
-    """Cut [..., L, .] into [..., chunks, C, .], zero-padded; C is a power of two, at most `SMALL_CHUNK`."""
-    length = inputs[0].shape[-2]
-    chunk = min(SMALL_CHUNK, 1 << (length - 1).bit_length())
-    return [pad(x, (0, 0, 0, -length % chunk)).unflatten(-2, (-1, chunk)) for x in inputs]
-
-
-class _ChannelScores(torch.autograd.Function):
-    """`ChannelDecays.all_scores`; saves its inputs alone."""
-
-    @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, decay: Tensor, least: float | None) -> Tensor:
-        ctx.save_for_backward(q, k, decay)
-        ctx.least = least
-        return ChannelDecays(decay, least).all_scores(q, k)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, k, decay = ctx.saved_tensors
-        d_q, d_k = ChannelDecays(decay, ctx.least).all_gradients(grad, q, k)
-        return d_q, d_k, from_here_on((q * d_q).sum(dim=-3) - (k * d_k).sum(dim=-3)), None
-
-
-def _before(states: Tensor, keep: Tensor | None = None) -> Tensor:
-    """States before each chunk, s_c = keep_{c-1} s_{c-1} + states_{c-1} with s_0 = 0.
-
-    states [..., chunks, M, N], `keep` [..., chunks, M, M] or None for the identity.
-    """
-    if keep is None:
-        return pad(cumulative_sum(states[..., :-1, :, :], -3), (0, 0, 0, 0, 1, 0))
-    state = torch.zeros_like(states[..., 0, :, :])
-    before = []
-    for fresh, kept in zip(states.unbind(-3), keep.unbind(-3), strict=True):
-        before.append(state)
-        state = fresh + kept @ state
-    return torch.stack(before, dim=-3)
+    if log_decay.shape[-1] == 1:
+        return by_tiles(_with_head_decays, min(CHUNK, length), q, k, v, log_decay)
+    return by_tiles(_with_channel_decays, min(SMALL_CHUNK, 1 << (length - 1).bit_length()), q, k, v, log_decay)
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Tensor) -> Tensor:
-    """Compute the gated delta rule in time O(L (SMALL_CHUNK + M) (M + N)), with explicit gradients.
+    """Compute the gated delta rule in time O(L (SMALL_CHUNK + M) (M + N)).
 
-    S_i = exp(g_i) S_{i-1} + b_i k_i e_i^T, e_i = v_i - exp(g_i) S_{i-1}^T k_i, y_i = S_i^T q_i. In a chunk that starts
-    from the state S, the errors are E = (1 + A)^-1 (V - K' S) with k'_i = exp(g_1 + ... + g_i) k_i and
-    A_ij = (k_i . b_j k_j) exp(g_{j+1} + ... + g_i) for j < i: so E = U - X S, where U and X do not depend on S.
+    S_i = exp(g_i) S_{i-1} + b_i k_i e_i^T, e_i = v_i - exp(g_i) S_{i-1}^T k_i, y_i = S_i^T q_i.
 
     q, k [..., L, M], v [..., L, N], strength b [..., L], log_decay g [..., L], not positive -> y [..., L, N].
 
@@ -143,86 +70,169 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Ten
         Yang et al. 2025, Gated Delta Networks, section 3.3.
     """
     chunk = min(SMALL_CHUNK, q.shape[-2])
-    inputs = (q, k, v, strength.unsqueeze(-1), log_decay.unsqueeze(-1))
-    return Tiled.apply(_rule, _gradients, chunk, *(x.contiguous() for x in inputs))
+    return by_tiles(_with_corrections, chunk, q, k, v, strength.unsqueeze(-1), log_decay.unsqueeze(-1))
 
 
-class _Pairs:
-    """Scores and decays of a tile for both passes.
+def dplr_delta_rule(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor) -> Tensor:
+    """Compute y_i = S_i^T q_i of a state that reads itself, S_i = exp(g_i) S_{i-1} + b_i a_i^T S_{i-1} + k_i v_i^T.
 
-    `writes` are b k, `both` [n, 2 C, M] are k above q, `scores` [n, 2, C, C] their decayed products with the writes for
-    j <= i, and `since` are both with their decays since the chunk began.
+    In a chunk z_i = S_{i-1}^T a_i is (1 - A)^-1 (A' v + a S), with A and A' strictly lower triangular, so that a chunk
+    maps the state before it by one matrix [M, M]. Time O(L (SMALL_CHUNK + M) (M + N)).
+
+    q, a, b, k [..., L, M], v [..., L, N], log_decay g [..., L, M], not positive -> y [..., L, N].
+
+    Source:
+        Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule over Sequence Length.
     """
-
-    def __init__(self, q: Tensor, k: Tensor, strength: Tensor, log_decay: Tensor) -> None:
-        self.decays = HeadDecays(log_decay)
-        self.writes, self.both = strength * k, torch.cat([k, q], dim=-2)
-        self.scores = self.weighed(self.both @ self.writes.mT)
-        self.since = self.each(self.both) * self.decays.since.unsqueeze(-3)
-
-    def each(self, both: Tensor) -> Tensor:
-        return both.unflatten(-2, (2, -1))
-
-    def weighed(self, scores: Tensor) -> Tensor:
-        return self.each(scores).mul_(self.decays.between.unsqueeze(-3))
-
-
-def _rule(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, ...]:
-    """Return y of a tile, the states [T + 1, heads, M, N] of its T chunks, (1 + A)^-1 of each, and the errors."""
-    pairs = _Pairs(q, k, b, g)
-    (system, seen), (read, query) = pairs.scores.unbind(-3), pairs.since.unbind(-3)
-    eye = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device)
-    inverse = solve_triangular(system, eye, upper=False, unitriangular=True)  # reads only below the diagonal
-    errors, by_state = inverse @ v, inverse @ read
-    states = room(state, len(q))
-    states[0] = state
-    rows = states.unbind()
-    last = (pairs.writes * pairs.decays.until).mT
-    chunks = (by_chunk(x, rows) for x in (pairs.decays.whole, errors, by_state, last))
-    for before, after, whole, error, by, write in zip(rows[:-1], rows[1:], *chunks, strict=True):
-        error.baddbmm_(by, before, alpha=-1)
-        torch.mul(whole, before, out=after).baddbmm_(write, error)
-    return torch.baddbmm(seen @ errors, query, states[:-1].flatten(0, 1)), states, inverse, errors
+    length = q.shape[-2]
+    q, a, b, v, decay, k = in_chunks(min(SMALL_CHUNK, 1 << (length - 1).bit_length()), q, a, b, v, log_decay, k)
+    next_a = pad(a[..., 1:, :], (0, 0, 0, 1))  # position i reads the state after i - 1: the row of a before its own
+    scores, since, until = channel_scores(torch.stack([q, next_a], -3), torch.stack([b, k], -3), decay)
+    (seen_b, seen_k), (read_b, read_k) = (by_query.unbind(-3) for by_query in scores.unbind(-4))  # each [..., C, C]
+    read_b, read_k = (pad(x[..., :-1, :], (0, 0, 1, 0)) for x in (read_b, read_k))  # back to the rows of a
+    read = a * pad(since[..., :-1, :], (0, 0, 1, 0), value=1.0)  # without the position's own decay
+    system = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device) - read_b
+    solved = solve_triangular(system, torch.cat([read_k @ v, read], dim=-1), upper=False)  # [..., C, N + M]
+    z, z_by_state = solved.split([v.shape[-1], q.shape[-1]], dim=-1)
+    writes = (b * until).mT
+    added = writes @ z + (k * until).mT @ v  # [..., chunks, M, N]
+    carry = torch.diag_embed(since[..., -1, :]) + writes @ z_by_state  # [..., chunks, M, M]
+    state, before = torch.zeros_like(added[..., 0, :, :]), []
+    for new, keep in zip(added.unbind(-3), carry.unbind(-3), strict=True):
+        before.append(state)
+        state = new + keep @ state
+    y = seen_b @ z + seen_k @ v + (q * since + seen_b @ z_by_state) @ torch.stack(before, dim=-3)
+    return y.flatten(-3, -2)[..., :length, :]
 
 
-def _gradients(
-    q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, d_y: Tensor,
-    d_state: Tensor, states: Tensor, inverse: Tensor, errors: Tensor,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """Gradients of q, k, v, b and g of a tile and of the state before it, given those of y and of the state after it.
+def in_chunks(chunk: int, *inputs: Tensor) -> list[Tensor]:
+    """Cut [..., L, .] into [..., chunks, C, .], zero-padded."""
+    return [pad(x, (0, 0, 0, -x.shape[-2] % chunk)).unflatten(-2, (-1, chunk)) for x in inputs]
 
-    A decay from j to i multiplies the read of i and the write of j alike: its gradient is reads times their gradients
-    minus writes times theirs. The state after a chunk contains the decay of the whole chunk.
+
+def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inputs: Tensor) -> Tensor:
+    """Compute a recurrence tile by tile: `recurrence(*tiles, state)` returns y [..., T, C, N] and the next state.
+
+    A tile is computed again in the backward pass, so that only its inputs and the state before it are kept: without
+    that the scores of all chunks take three times the memory of a step. On a CPU a tile is so small that most of its
+    tensors stay in the cache; on an accelerator there is one.
+
+    Args:
+        inputs: q [..., L, M], k, v [..., L, N], and others [..., L, .]; leading axes broadcast.
     """
-    pairs = _Pairs(q, k, b, g)
-    decays, (_, seen), (read, query) = pairs.decays, pairs.scores.unbind(-3), pairs.since.unbind(-3)
-    by_state = inverse @ read
-    d_errors = seen.mT @ d_y
-    d_states = room(d_state, len(q))
-    d_states[-1] = d_state
-    torch.baddbmm(query.mT @ d_y, by_state.mT, d_errors, alpha=-1, out=d_states[:-1].flatten(0, 1))
-    rows = d_states.unbind()[::-1]
-    last = pairs.writes * decays.until
-    chunks = (by_chunk(x, rows)[::-1] for x in (decays.whole, d_errors, by_state.mT, last))
-    for after, before, whole, d_error, by, write in zip(rows[:-1], rows[1:], *chunks, strict=True):
-        fresh = write @ after
-        d_error.add_(fresh)
-        before.addcmul_(whole, after).baddbmm_(by, fresh, alpha=-1)
-    d_v = inverse.mT @ d_errors
-    d_found = torch.cat([-d_v, d_y], dim=-2)  # gradients of the reads of k and q from the states
-    d_scores = d_found @ errors.mT
-    d_within = by_decays((pairs.each(d_scores) * pairs.scores).sum(dim=-3))
-    d_scores = pairs.weighed(d_scores)
-    d_scores[:, 0].diagonal(dim1=-2, dim2=-1).zero_()
-    d_scores = d_scores.flatten(-3, -2)
-    before, d_after = states[:-1].flatten(0, 1), d_states[1:].flatten(0, 1)
-    d_both = pairs.each(d_found @ before.mT).mul_(decays.since.unsqueeze(-3)).flatten(-3, -2)
-    d_writes = (errors @ d_after.mT).mul_(decays.until)
-    d_within += pairs.each((d_both * pairs.both).sum(dim=-1, keepdim=True)).sum(dim=-3)
-    d_within -= (d_writes * pairs.writes).sum(dim=-1, keepdim=True)
-    d_both.baddbmm_(d_scores, pairs.writes)
-    d_writes.baddbmm_(d_scores.mT, pairs.both)
-    d_b = (d_writes * k).sum(dim=-1, keepdim=True)
-    d_within[:, -1] += (states[1:].flatten(0, 1) * d_after).sum(dim=(-2, -1)).unsqueeze(-1)
-    d_k, d_q = pairs.each(d_both).unbind(-3)
-    return d_q, torch.addcmul(d_k, b, d_writes), d_v, d_b, from_here_on(d_within), d_states[0]
+    q, _, v, *_ = inputs
+    lead, length = torch.broadcast_shapes(*(x.shape[:-2] for x in inputs)), q.shape[-2]
+    chunks = in_chunks(chunk, *inputs)
+    count = chunks[0].shape[-3]
+    if q.device.type == "cpu":
+        count = max(1, TILE // (lead.numel() * chunk * max(q.shape[-1], v.shape[-1])))
+    state, outputs = v.new_zeros(*lead, q.shape[-1], v.shape[-1]), []
+    for tile in zip(*(x.split(count, dim=-3) for x in chunks), strict=True):
+        y, state = checkpoint(recurrence, *tile, state, use_reentrant=False, preserve_rng_state=False)
+        outputs.append(y)
+    return torch.cat(outputs, dim=-3).flatten(-3, -2)[..., :length, :]
+
+
+def _with_head_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Tile of `decayed_product` with g [..., T, C, 1]."""
+    between, since, until = head_decays(g)
+    before, state = _carry(since[..., -1:, :], (k * until).mT @ v, state)
+    return (q @ k.mT * between) @ v + (q * since) @ before, state
+
+
+def _with_channel_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Tile of `decayed_product` with g [..., T, C, M]."""
+    scores, since, until = channel_scores(q.unsqueeze(-3), k.unsqueeze(-3), g)
+    before, state = _carry(since[..., -1:, :].mT, (k * until).mT @ v, state)
+    return scores.squeeze((-4, -3)) @ v + (q * since) @ before, state
+
+
+def _with_corrections(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Tile of `delta_rule`.
+
+    In a chunk that starts from the state S, the errors are (1 + A)^-1 (V - K' S) with k'_i = exp(g_1 + ... + g_i) k_i
+    and A_ij = (k_i . b_j k_j) exp(g_{j+1} + ... + g_i) for j < i: solved once for V and K', before S is known.
+    """
+    between, since, until = head_decays(g)
+    writes = b * k
+    system = k @ writes.mT * between  # read below its diagonal alone
+    solved = solve_triangular(system, torch.cat([v, k * since], dim=-1), upper=False, unitriangular=True)
+    from_values, by_state = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
+    errors, before = [], []
+    by_chunk = (x.unbind(-3) for x in (since[..., -1:, :], from_values, by_state, (writes * until).mT))
+    for whole, from_value, by, write in zip(*by_chunk, strict=True):
+        before.append(state)
+        errors.append(from_value - by @ state)
+        state = whole * state + write @ errors[-1]
+    read = q @ writes.mT * between
+    return read @ torch.stack(errors, dim=-3) + (q * since) @ torch.stack(before, dim=-3), state
+
+
+def _carry(keep: Tensor, added: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """States before each chunk [..., T, M, N] and after the last: each is keep times the one before plus `added`."""
+    before = []
+    for kept, new in zip(keep.unbind(-3), added.unbind(-3), strict=True):
+        before.append(state)
+        state = torch.addcmul(new, kept, state)
+    return torch.stack(before, dim=-3), state
+
+
+def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Decays of chunks with log decays g [..., C, 1].
+
+    Returns:
+        between: [..., C, C], exp(g_{j+1} + ... + g_i) for j <= i, else 0.
+        since: [..., C, 1], from the chunk's start through a position.
+        until: [..., C, 1], after a position to the chunk's end.
+    """
+    # In float64, so that differences behind a strong decay keep all digits of fp32, and so that in the gradient of g
+    # what a position gives to itself, which has no decay, cancels.
+    within = cumulative_sum(g.double(), -2)
+    later = torch.ones(g.shape[-2], g.shape[-2], dtype=torch.bool, device=g.device).triu(1)
+    apart = (within - within.mT).to(g.dtype)
+    between = apart.masked_fill((apart < FAR) | later, -torch.inf).exp()
+    return between, within.to(g.dtype).exp(), (within[..., -1:, :] - within).to(g.dtype).exp()
+
+
+def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i, else 0; chunks of C = 1, 2, 4, ... positions.
+
+    Within blocks of a few positions the decay is a quotient of decays since the block's start. Of two neighbouring
+    blocks the second reads the first by a factor of the query, the decay since the middle, and one of the key, the
+    decay until the middle, neither above 1; then both are one block of twice the size.
+
+    Args:
+        q: P queries of each position [..., P, C, M].
+        k: R keys of each position [..., R, C, M].
+        g: log decays [..., C, M].
+
+    Returns:
+        scores: [..., P, R, C, C].
+        since: [..., C, M], from the chunk's start through a position.
+        until: [..., C, M], after a position to the chunk's end.
+    """
+    chunk, size = g.shape[-2], min(BLOCK, g.shape[-2])
+    # A quotient within a block must not overflow: what passes such a decay is below rounding, exp(-22) in fp32.
+    lowest = -HEADROOM * math.log(torch.finfo(g.dtype).max) / (BLOCK - 1)
+    each = g.clamp(min=lowest).exp().unflatten(-2, (-1, size))  # [..., blocks, size, M]
+    rows = [torch.ones_like(each[..., 0, :])]
+    for position in range(1, size):
+        rows.append(rows[-1] * each[..., position, :])
+    since = torch.stack(rows, dim=-2)  # since the block's first position
+    reads, keys = (x.unflatten(-2, (-1, size)) for x in (q, k))
+    inverse = since.reciprocal()
+    reads, keys = reads * since.unsqueeze(-4), keys * inverse.unsqueeze(-4)
+    scores = (reads.unsqueeze(-4) @ keys.unsqueeze(-5).mT).tril()  # [..., P, R, blocks, size, size]
+    since, until = since * each[..., :1, :], since[..., -1:, :] * inverse
+    while size < chunk:
+        since_1, since_2 = since.unflatten(-3, (-1, 2)).unbind(-3)  # of the first and the second block of each pair
+        until_1, until_2 = until.unflatten(-3, (-1, 2)).unbind(-3)
+        scores_1, scores_2 = scores.unflatten(-3, (-1, 2)).unbind(-3)
+        reads = q.unflatten(-2, (-1, 2, size))[..., 1, :, :] * since_2.unsqueeze(-4)
+        keys = k.unflatten(-2, (-1, 2, size))[..., 0, :, :] * until_1.unsqueeze(-4)
+        across = reads.unsqueeze(-4) @ keys.unsqueeze(-5).mT
+        scores = torch.cat([pad(scores_1, (0, size)), torch.cat([across, scores_2], dim=-1)], dim=-2)
+        since = torch.cat([since_1, since_1[..., -1:, :] * since_2], dim=-2)
+        until = torch.cat([until_1 * since_2[..., -1:, :], until_2], dim=-2)
+        size *= 2
+    return scores.squeeze(-3), since.squeeze(-3), until.squeeze(-3)

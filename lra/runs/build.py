@@ -1,20 +1,20 @@
 """Build a task, a model and a recipe from a checked configuration."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lra.config import configure
 from lra.config.cell import Cell
-from lra.config.settings import Settings
+from lra.config.values import parsed
 from lra.core.errors import UserError
 from lra.core.paths import expanded
 from lra.datasets.builder import TaskBuilder
 from lra.datasets.task import DataConfig, TaskSpec
-from lra.init import InitialWeights
 from lra.network.architecture import Architecture
 from lra.records.names import seed_folder
+from lra.runs.settings import Settings
 from lra.training.recipe import Pretrain, Recipe, carried
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
@@ -31,7 +31,6 @@ class System:
     """Objects of a configuration, checked and not yet trained.
 
     Attributes:
-        start: source of the first weights; None: they are drawn.
         full_pattern: True if the mixers compute full attention at this length.
         row: name and complexity of an attention from outside lra, for tables.
         scan: recurrence of the mixers, if several backends can compute it.
@@ -40,7 +39,6 @@ class System:
     builder: TaskBuilder
     model: "Callable[[TaskSpec], Model]"
     recipe: Recipe
-    start: InitialWeights | None
     parameters: int
     full_pattern: bool
     row: dict[str, str] | None
@@ -69,17 +67,13 @@ def assemble(settings: Settings) -> System:
         builder = configure.build(settings.task, "task", kind=TaskBuilder)()
     builder = builder.at(DataConfig.of(settings))
     designed = architecture(settings.attention, settings.model)
-    configure.check(Recipe, settings.train, "train.")
-    recipe = Recipe(**settings.train)
-    if settings.model["norm_over"] == "batch" and recipe.micro_batch != recipe.batch_size:
+    recipe = settings.train
+    if settings.model.norm_over == "batch" and recipe.micro_batch != recipe.batch_size:
         raise UserError(
             f"train.micro_batch={recipe.micro_batch}: model.norm_over=batch takes the moments of a whole batch; use "
             f"train.micro_batch={recipe.batch_size}"
         )
-    start = settings.start
-    if settings.init is not None and not isinstance(start, InitialWeights):
-        raise UserError(f"init._target_={settings.init['_target_']}: expected a subclass of lra.init.InitialWeights")
-
+    _ = settings.start  # options that are wrong, or a missing file, end the command here
     model = _treated(designed, recipe)
     with configure.blamed("attention", settings.attention):
         made = without_memory(lambda: model(builder.spec))
@@ -87,7 +81,6 @@ def assemble(settings: Settings) -> System:
         builder=builder,
         model=model,
         recipe=recipe,
-        start=start,
         parameters=sum(parameter.numel() for parameter in made.parameters()),
         full_pattern=made.blocks[0].mixer.full_pattern,
         row=_row(made.blocks[0].mixer),
@@ -124,20 +117,15 @@ def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callab
     return model
 
 
-def _pretraining(settings: Settings, values: dict[str, Any], system: System, final: "Model") -> PretrainingPhase:
+def _pretraining(settings: Settings, options: Pretrain, system: System, final: "Model") -> PretrainingPhase:
     """Assemble the pretraining. Raises UserError if `final` could not take all of its weights."""
-    configure.check(Pretrain, values, "pretrain.")
-    options = Pretrain(**values)
     if settings.init is not None:
         raise UserError("pretrain, init: both would say what the model starts from; use init=scratch or pretrain=none")
-    train = {**settings.train, **options.train}
-    configure.check(Recipe, train, "pretrain.train.")
-    try:
-        recipe = Recipe(**train)
-    except UserError as error:
-        raise UserError(str(error).replace("train.", "pretrain.train.")) from None
-    pooling = "cls" if settings.model["pooling"] == "cls" else "mean"  # nothing is pooled, but the CLS is there
-    model = {**settings.model, "pooling": pooling, "pair_features": "concat"}
+    recipe = parsed(Recipe, {**asdict(settings.train), **options.train}, "pretrain.train.")
+    # Nothing is pooled, but the CLS is there.
+    model = replace(
+        settings.model, pooling="cls" if settings.model.pooling == "cls" else "mean", pair_features="concat"
+    )
     pretrained = _treated(architecture(settings.attention, model), recipe)
     with configure.blamed("attention", settings.attention):
         made = without_memory(lambda: pretrained(options.spec(system.builder.spec)))
@@ -147,8 +135,8 @@ def _pretraining(settings: Settings, values: dict[str, Any], system: System, fin
         out=str(expanded(settings.cache, "cache") / PRETRAINED),
         seed=settings.seed if options.seed is None else options.seed,
         model=model,
-        train=train,
-        pretrain={key: value for key, value in values.items() if key not in ("seed", "train")},
+        train=recipe,
+        pretrain=replace(options, seed=None, train={}),
         probe=None,
     )
     return PretrainingPhase(
@@ -191,14 +179,13 @@ def check_attention(settings: Settings, system: System) -> None:
     check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
 
 
-def architecture(attention: dict[str, Any], model: dict[str, Any]) -> "Callable[[TaskSpec], Model]":
+def architecture(attention: dict[str, Any], model: Architecture) -> "Callable[[TaskSpec], Model]":
     """Build the model of a configuration, for the spec of any task."""
     from lra.mixers.base import Mixer
     from lra.network.model import Model
 
     mixer = configure.build(attention, "attention", supplied=1, kind=Mixer)
-    configure.check(Architecture, model, "model.")
-    return lambda spec: Model(mixer, spec, Architecture(**model))
+    return lambda spec: Model(mixer, spec, model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +222,7 @@ class Job:
             "protocol": self.cell.protocol,
             "settings": self.cell.settings,
             "seed": self.settings.seed,
-            "selection": self.system.recipe.selection,
+            "selection": self.settings.train.selection,
             "metric": spec.metric,
             **({"row": self.system.row} if self.system.row else {}),
         }

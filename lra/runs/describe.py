@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from lra.config.settings import Settings
 from lra.core import streams
 from lra.datasets.splits import LMWindows, PositionLabels
 from lra.datasets.task import Split, TaskSpec
@@ -23,6 +22,7 @@ from lra.ops.dropout import set_keys
 from lra.runs.build import Job, System, without_memory
 from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
 from lra.runs.initial_weights import draw_model
+from lra.runs.settings import Settings
 from lra.training.batches import micro_batches, predict, read, summed_loss
 from lra.training.optimizer import make_optimizer, update
 from lra.training.recipe import Recipe
@@ -69,7 +69,8 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
     """Measure a step on random documents of the greatest length.
 
     Returns:
-        saved_bytes_per_token: kept by the forward pass of one example for the backward pass.
+        saved_bytes_per_token: kept by the forward pass of one example for the backward pass, without the inputs of
+            the tiles that `lra.ops.scan` computes again.
         examples: that were timed; a micro-batch, or one example if that is slow.
         step_seconds: of a whole batch, extrapolated from `examples`.
         hours: of all steps at this length, without evaluations; batches of shorter documents take less.

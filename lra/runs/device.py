@@ -15,7 +15,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
 
 
 def device_of(name: str) -> str:
-    """Return cpu or cuda, for auto, cpu or cuda."""
+    """Return cpu or cuda; auto is cuda if there is a GPU. Raises UserError for cuda without one."""
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise UserError("device=cuda: no CUDA device is available; use device=auto or device=cpu")
@@ -45,7 +45,7 @@ def assign_gpu(device: str, number: int) -> None:
 
 
 def threads_at_hand() -> int:
-    """Return the cores that this process may use: those its launcher granted, or its share of this machine's."""
+    """Return the cores that this process may use: those that its launcher granted, or its part of the machine's."""
     for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
         granted = os.environ.get(name, "").partition(",")[0]  # OpenMP takes a list, one for each nesting level
         if granted.isdecimal():

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from lra.config.cell import Cell
-from lra.config.settings import Checkpoints
 from lra.core import files, streams
 from lra.core.console import say
 from lra.core.files import digest, sweep_partials, write_atomic
@@ -46,7 +45,7 @@ def draw_model(system: System, spec: TaskSpec, seed: int) -> Model:
 
 def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
     """Load the weights that `init` names into the model; return their entry in the record, empty without `init`."""
-    start = job.system.start
+    start = job.settings.start
     if start is None:
         return {}
     report = start.load(model, task)
@@ -59,7 +58,7 @@ def trainer_of(
     job: Job, task: Task, model: Model, device: str, log: Callable[[dict[str, Any]], None] = lambda _: None
 ) -> Trainer:
     """Return the trainer of a job at its first step; `log` receives the lines of `metrics.jsonl`."""
-    settings, recipe = job.settings, job.system.recipe
+    settings, recipe = job.settings, job.settings.train
     environment = {
         **provenance.environment(task.digest, device),
         "processes": distributed.count(),
@@ -72,7 +71,7 @@ def trainer_of(
     output = Output(
         folder=job.folder,
         title=job.title,
-        checkpoints=Checkpoints(**settings.checkpoint),
+        checkpoints=settings.checkpoint,
         run={"config": settings.identity, "environment": environment, "inexact": [], "pretrain": None},
         log=log,
     )

@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
 from lra.config import configure
-from lra.config.settings import Settings
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import digest
@@ -23,6 +22,7 @@ from lra.core.names import shortened
 from lra.datasets.task import best_baseline
 from lra.records.runs import read_kept
 from lra.runs.build import Job
+from lra.runs.settings import Settings
 
 TAGS = ("task", "attention", "variant", "protocol")  # of a cell
 TAG_CHARACTERS, NAME_CHARACTERS = 64, 128  # the limits of Weights & Biases
@@ -137,18 +137,23 @@ class Loggers:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._loggers: list[Any] = []  # that log
+        self._loggers: list[Any] = []  # those that have not failed
         self._started: list[Any] = []
         self._step = 0
         self._test: dict[str, Any] = {}
 
     def start(self, lines: list[dict[str, Any]], new: bool = False) -> None:
-        """Start them, or only those that left no files there, and log the lines that `metrics.jsonl` has already."""
+        """Start the loggers, and log the lines that `metrics.jsonl` has already.
+
+        Args:
+            lines: of `metrics.jsonl`.
+            new: start only loggers without files in the folder, which did not see the run.
+        """
         made = loggers_of(self._job.settings)
         if new:
-            patterns = [getattr(logger, "files", None) for logger in made]
-            left_files = [pattern is not None and any(self._job.folder.glob(pattern)) for pattern in patterns]
-            made = [logger for logger, left in zip(made, left_files, strict=True) if not left]
+            made = [
+                logger for logger in made if not (hasattr(logger, "files") and any(self._job.folder.glob(logger.files)))
+            ]
         self._started = [logger for logger in made if self._called(logger, "start", self._job)]
         self._loggers = self._started
         for line in lines:

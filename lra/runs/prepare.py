@@ -2,13 +2,14 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, PositiveInt
+from pydantic.dataclasses import dataclass
 
 from lra.config import configure
+from lra.config.values import STRICT
 from lra.core.console import say
 from lra.core.paths import __version__, expanded
 from lra.datasets.builder import GENERATED, TaskBuilder
@@ -19,7 +20,7 @@ from lra.datasets.task import DataConfig, Split, Task
 from lra.runs.run_folder import prepared
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class PrepareSettings:
     """The checked configuration; the fields are the keys of `conf/prepare.yaml` that matter for data."""
 

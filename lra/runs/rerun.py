@@ -3,13 +3,13 @@
 Bits are equal only with the same packages, number of threads and kind of processor; differences in these are reported.
 """
 
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from lra.config import configure
 from lra.config.cell import Cell
-from lra.config.settings import RESULT_KEYS, Settings, checked
+from lra.config.values import parsed
 from lra.core.console import say
 from lra.core.errors import UserError
 from lra.datasets.task import DataConfig
@@ -19,6 +19,7 @@ from lra.records.record import RunRecord
 from lra.records.runs import Run, read_kept
 from lra.runs.build import Job, assemble
 from lra.runs.run_folder import RunFolder
+from lra.runs.settings import RESULT_KEYS, Settings
 
 RERUNS = "reruns"  # default results folder
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # what a run computes
@@ -62,7 +63,7 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
     numbers += _told(record.differences(was, now))
     conditions = [each.provenance.model_dump() for each in (earlier, made.record)]
     noise = [each["noise"] for each in conditions]
-    if numbers and noise[0] != noise[1] and (job.settings.model["dropout"] > 0 or job.settings.attention.get("gumbel")):
+    if numbers and noise[0] != noise[1] and (job.settings.model.dropout > 0 or job.settings.attention.get("gumbel")):
         verdict = f"noise in training was version {noise[0]}, now {noise[1]}, so its numbers cannot be equal"
         say(f"{path}: {verdict} ({job.folder})", to_stdout=True)
         return False
@@ -78,22 +79,20 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
     """Return the settings of a kept run; it starts from the weights of `current.init`. Raises UserError."""
     identity = earlier.config
     others = [f"has {key}" for key in identity if key not in (*RESULT_KEYS, "init", "pretrain", "code")]
-    lacking = [key for key in RESULT_KEYS if not isinstance(identity.get(key), type(getattr(current, key)))]
-    if wrong := [*others, *(f"has no {key}" for key in lacking)]:
+    if wrong := [*others, *(f"has no {key}" for key in RESULT_KEYS if identity.get(key) is None)]:
         raise UserError(f"{path}: its config {wrong[0]}; expected that of a run")
     configure.refuse_untrusted(identity, current.packages)
     device = "cpu" if earlier.provenance.device == "cpu" else "cuda"
-    settings = checked(
-        {
-            **{field.name: getattr(current, field.name) for field in fields(current)},
-            **{key: value for key, value in identity.items() if key not in ("init", "code")},
-            "init": None,
-            "threads": earlier.provenance.threads,
-            "products": earlier.provenance.products or current.products,
-            "device": device if current.device == "auto" else current.device,
-            "checkpoint": {**current.checkpoint, "keep": WEIGHTS in earlier.files},
-        }
-    )
+    values = {
+        **asdict(current),
+        **{key: value for key, value in identity.items() if key not in ("init", "code")},
+        "init": None,
+        "threads": earlier.provenance.threads,
+        "products": earlier.provenance.products or current.products,
+        "device": device if current.device == "auto" else current.device,
+        "checkpoint": {**asdict(current.checkpoint), "keep": WEIGHTS in earlier.files},
+    }
+    settings = parsed(Settings, values, f"{path}: ")
     if not identity.get("init"):
         return settings
     sha256 = identity["init"]["sha256"]
@@ -104,10 +103,10 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
         )
     options = {key: value for key, value in identity["init"].items() if key != "sha256"}
     settings = replace(settings, init={**options, "_partial_": True, "folder": str(current.init["folder"])})
-    if settings.start.sha256 != sha256:
+    if (found := settings.start and settings.start.sha256) != sha256:
         raise UserError(
             f"init.folder={current.init['folder']}: expected the weights {sha256} that the run began with, found "
-            f"{settings.start.sha256}"
+            f"{found}"
         )
     return settings
 

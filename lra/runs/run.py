@@ -15,7 +15,6 @@ import torch
 
 from lra.checks import check_before_run
 from lra.config import configure
-from lra.config.settings import Generate
 from lra.core.console import ProgressBar, say
 from lra.core.errors import UserError
 from lra.core.files import explained, write_atomic
@@ -101,7 +100,7 @@ def run(job: Job) -> Status:
                         _save_array(job.folder / COSTS, np.array(trainer.losses, dtype=np.float32))
                     if status == Status.FINISHED:
                         attempt.results |= _test(job, trainer, began)
-                        attempt.loggers.tested(attempt.results["test"][system.recipe.selection], task.best_baseline)
+                        attempt.loggers.tested(attempt.results["test"][settings.train.selection], task.best_baseline)
                     attempt.results |= _summary(job, trainer)
                     attempt.results["peak_memory_bytes"] = memory.read()
                     attempt.results["test_in_train"] = seen(task.train, task.test)  # last: it reads all of them
@@ -115,8 +114,8 @@ def run(job: Job) -> Status:
 
 def _check_ranks(job: Job) -> None:
     """Raise UserError if torchrun started more ranks than can share a batch."""
-    ranks, batch_size = distributed.started_with(), job.system.recipe.batch_size
-    norm_over = job.settings.model["norm_over"]
+    ranks, batch_size = distributed.started_with(), job.settings.train.batch_size
+    norm_over = job.settings.model.norm_over
     max_ranks = 1 if norm_over == "batch" else batch_size  # each needs an example; the moments are of a whole batch
     if ranks > max_ranks:
         raise UserError(
@@ -206,7 +205,7 @@ def _conditions(job: Job, device: str) -> dict[str, Any]:
 def _trainer(job: Job, task: Task, device: str, stop: StopFlag, attempt: Attempt) -> Trainer:
     """Return the trainer of a run at its first step. Raises UserError, and Paused."""
     settings, system = job.settings, job.system
-    if system.recipe.selection == "best_test" and not task.validates_on_test:
+    if settings.train.selection == "best_test" and not task.validates_on_test:
         raise UserError(f"train.selection=best_test: {task.name} validates on a split of its own; use best_val or last")
     reproducible()
     keep_memory()
@@ -254,7 +253,7 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
     say(f"{job.title}: {score}; {time.monotonic() - began:.0f} s; {job.folder}", to_stdout=True)
     if distributed.is_main():
         if task.objective == "next_token":
-            text = sample(model, task, Generate(**job.settings.generate), job.settings.seed)
+            text = sample(model, task, job.settings.generate, job.settings.seed)
             write_atomic(job.folder / SAMPLE, text.encode())
         if trainer.output.checkpoints.keep:
             write_atomic(job.folder / WEIGHTS, tensors.encode(model.state_dict()))

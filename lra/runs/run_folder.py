@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lra.config import configure
 from lra.config.cell import ROUNDING
-from lra.config.settings import Settings
 from lra.core.console import ProgressBar
 from lra.core.errors import UserError
 from lra.core.files import hold, holder, read_json, sweep_partials, write_atomic, write_json
@@ -20,6 +19,7 @@ from lra.records import checkpoint, record
 from lra.records.names import CHECKPOINT, CONFIG, ERRORS, LOCK, RECORD
 from lra.records.record import RunRecord, readable
 from lra.runs.build import Job
+from lra.runs.settings import Settings
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from lra.training.trainer import Trainer
@@ -86,7 +86,7 @@ class RunFolder:
         return run is not None and run.status != Status.FAILED
 
     def _found(self, resume: str) -> tuple[RunRecord | None, list[str]]:
-        """Return the record that the folder holds, if there is one, and what differs from `settings` there."""
+        """Return the record in the folder, if there is one, and how the run there differs from `settings`."""
         if not self.is_claimed:
             return None, []
         run, config = self.record, self.path / CONFIG
@@ -101,11 +101,11 @@ class RunFolder:
         return run, changes
 
     def status(self) -> tuple[Status, str]:
-        """Return the status of the run, and its reason or place."""
+        """Return the status of the run and the reason; for a running one the process that trains it."""
         try:
             run = self.record
-            if not self.is_done and (at_work := holder(self.path / LOCK)) is not None:
-                return Status.RUNNING, at_work
+            if not self.is_done and (other := holder(self.path / LOCK)) is not None:
+                return Status.RUNNING, other
         except UserError as error:
             return Status.REFUSED, str(error)
         if run is not None:

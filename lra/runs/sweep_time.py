@@ -22,8 +22,8 @@ class SweepTime:
 
     def __init__(self, job: Job) -> None:
         settings, spec = job.settings, job.system.builder.spec
-        self._tokens = settings.sweep["tokens"] if job.number == 0 else None
-        self._per_step = job.system.recipe.batch_size * spec.documents * spec.max_len
+        self._tokens = settings.sweep.tokens if job.number == 0 else None
+        self._per_step = settings.train.batch_size * spec.documents * spec.max_len
         self._max_hours = settings.max_hours if settings.sweep_minutes is None else None
         self._steps, self._began = 0, 0.0
 

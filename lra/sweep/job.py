@@ -8,7 +8,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lra.config import rates
-from lra.config.settings import settings_of
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
 from lra.core.files import Locked, write_atomic
@@ -17,6 +16,7 @@ from lra.records.names import ERRORS, seed_folder
 from lra.runs.build import Job, assemble
 from lra.runs.loggers import loggers_of
 from lra.runs.run_folder import RunFolder, Status
+from lra.runs.settings import settings_of
 from lra.sweep import search
 
 _paused = False  # in a worker of joblib: the sweep is being stopped

@@ -14,11 +14,10 @@ from lra.core.paths import CHECKOUT
 from lra.records.names import RECORD, RUNS
 from lra.records.record import Provenance, RunRecord
 from lra.records.runs import Run, read_runs, unpack
-from lra.runs.build import Job
 from lra.runs.run_folder import Status, identity_differences, prepared
 from lra.sweep.plan import Plan, PlannedCell, PlannedRun
 
-Digests = dict[str, str | None]  # of prepared data, by the digest of a task's options
+Digests = dict[str, str | None]  # SHA-256 of prepared data by the digest of a task's options
 
 
 def data_digest(row: PlannedCell, digests: Digests) -> str | None:
@@ -73,7 +72,7 @@ def _equal(
                 others += 1
             else:
                 pairs.append((row, run, found))
-    for row, run, found in pairs:
+    for row, run, found in pairs:  # the data matter only where others will be trained on them: preparing takes time
         if others and data_digest(row, digests) != found.record.provenance.data_sha256:
             reasons[f"{found.record.task}: the data here are others, or are not prepared on this machine"] += 1
         else:
@@ -87,7 +86,7 @@ def _difference(row: PlannedCell, run: PlannedRun, record: RunRecord) -> str:
         return record.status
     if record.task_version != spec.version:
         return f"{record.task}: task version {record.task_version}, now {spec.version}"
-    stated = [("task", record.task, spec.name), ("selection", record.selection, row.system.recipe.selection)]
+    stated = [("task", record.task, spec.name), ("selection", record.selection, row.settings.train.selection)]
     changes = [f"{key}: {there} there, {here} now" for key, there, here in stated if there != here]
     return "; ".join([*changes, *identity_differences(record.config, run.settings, ROUNDING)])
 
@@ -114,7 +113,7 @@ def refuse_conflicts(
     for row, runs in to_do:
         if not runs:
             continue
-        first = _expected(plan, row, runs[0], None)
+        first = _expected(plan, row, runs[0], None)  # the data are prepared only if there is something to compare
         column = columns[tuple(getattr(first.record, key) for key in COLUMN)]
         if not column:
             continue
@@ -129,9 +128,8 @@ def refuse_conflicts(
 
 def _expected(plan: Plan, row: PlannedCell, run: PlannedRun, data_sha256: str | None) -> Run:
     """Return a planned run with what its record will say about its configuration and data."""
-    job = Job(settings=run.settings, system=row.system, cell=row.cell, title=run.title)
     record = RunRecord.model_construct(
-        **job.labels,
+        **row.job(run).labels,
         config=json.loads(json.dumps(run.settings.identity)),
         provenance=Provenance.model_construct(data_sha256=data_sha256),
     )

@@ -24,7 +24,7 @@ from lra.core.files import holder
 from lra.core.signals import PAUSED, Paused, StopFlag, keep_worker
 from lra.records.names import LOCK
 from lra.records.runs import declared
-from lra.runs.build import Job, check_attention
+from lra.runs.build import check_attention
 from lra.runs.loggers import log_finished
 from lra.runs.run_folder import Status
 from lra.runs.sweep_time import training_tokens
@@ -64,9 +64,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         from lra.runs.describe import print_summary
 
         for row in plan.rows:
-            first = row.runs[0]  # seeds have the settings of their cell
-            job = Job(settings=first.settings, system=row.system, cell=row.cell, title=first.title)
-            print_summary(job, measured=False)
+            print_summary(row.job(row.runs[0]), measured=False)  # seeds have the settings of their cell
         return
     _check_reference(plan)
     with read_write(config):
@@ -74,7 +72,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     digests: kept.Digests = {}
     kept.take_over(plan, digests)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
-    if _launcher(config) not in ELSEWHERE:
+    if _launcher(config) not in ELSEWHERE:  # another machine may have the data, and other devices
         waiting = [row for row, runs in to_do if runs]
         check_data(waiting)
         for row in waiting:
@@ -91,7 +89,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         for run in row.runs if row.settings.logger else ():
             earlier = None if run.folder in others else run.run_folder.record
             if earlier is not None and earlier.status == Status.FINISHED:
-                log_finished(Job(settings=run.settings, system=row.system, cell=row.cell, title=run.title))
+                log_finished(row.job(run))
     say(f"{plural(sum(len(row.runs) for row in plan.rows), 'run')}, {len(runs)} to train, in {plan.out}")
     broken, code = "", 0
     try:
@@ -107,7 +105,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
 
 def _check_reference(plan: Plan) -> None:
     """Raise UserError if `sweep.reference` is no row of the report."""
-    name = plan.rows[0].settings.sweep["reference"]
+    name = plan.rows[0].settings.sweep.reference
     if name is None:
         return
     from lra.reports.frame import settings_text
@@ -148,7 +146,7 @@ def _launch(
     if by_joblib:
         launcher.joblib["initializer"] = keep_worker
     try:
-        with flag if by_joblib else nullcontext():
+        with flag if by_joblib else nullcontext():  # other launchers have handlers of their own
             results = launcher.launch([[*run.overrides, *shared] for run in runs], initial_job_idx=0)
     finally:
         if pause := flag.signalled():
@@ -162,7 +160,7 @@ def _one_by_one(launcher: Launcher, runs: list[PlannedRun], shared: list[str]) -
     waiting, number = list(runs), 0
     while free := next((run for run in waiting if holder(run.folder / LOCK) is None), None):
         waiting.remove(free)
-        if not free.to_do():  # another process was faster
+        if not free.to_do():  # another process was faster, on this machine or another
             continue
         [result] = launcher.launch([[*free.overrides, *shared]], initial_job_idx=number)
         _ = result.return_value

@@ -23,17 +23,18 @@ from omegaconf import DictConfig, OmegaConf
 from lra.config import rates
 from lra.config.cell import PLACED, Cell, cell_of, keys_of
 from lra.config.compose import options
-from lra.config.configure import check_value
-from lra.config.settings import Seed, Settings, settings_of
+from lra.config.settings import Seed
+from lra.config.values import check_value
 from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.core.files import digest, explained, hold
 from lra.datasets.task import DataConfig
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
-from lra.runs.build import System, assemble, run_folder
+from lra.runs.build import Job, System, assemble, run_folder
 from lra.runs.loggers import loggers_of
 from lra.runs.run_folder import RunFolder
+from lra.runs.settings import Settings, settings_of
 
 LOCK_PATIENCE_SECONDS = 60.0
 SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
@@ -74,17 +75,21 @@ class PlannedCell:
     system: System
     runs: list[PlannedRun]
 
+    def job(self, run: PlannedRun) -> Job:
+        """Return the job of one of its runs."""
+        return Job(settings=run.settings, system=self.system, cell=self.cell, title=run.title)
+
     @property
     def declared(self) -> DeclaredCell:
         """Entry of the cell in `sweep.json`."""
         return DeclaredCell(
             **asdict(self.cell),
             task_name=self.system.builder.spec.name,
-            selection=self.system.recipe.selection,
+            selection=self.settings.train.selection,
             folder=self.cell.folder.as_posix(),
             seeds=[run.settings.seed for run in self.runs],
-            reference=self.settings.sweep["reference"],
-            margin=self.settings.sweep["margin"],
+            reference=self.settings.sweep.reference,
+            margin=self.settings.sweep.margin,
         )
 
 
@@ -114,7 +119,9 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
         rates.apply(composed, composed.hydra)
         return settings_of(composed), composed
 
-    for keys in (varied, [*varied, *indirect]):  # the latter if the former name two cells alike
+    # `system`, `case`, `size` and `experiment` act through other keys, which name the cells; they are part of the name
+    # only where two cells would be called alike without them.
+    for keys in (varied, [*varied, *indirect]):
         rows = [_row(compose, list(combination), seeds, keys) for combination in product(*overrides.values())]
         clash = _clash(rows)
         if clash is None or not indirect:
@@ -149,7 +156,7 @@ def _check_rates(rows: list[PlannedCell]) -> None:
 
 
 def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
-    """Remove repeated rows in place; return two rows of one folder that differ."""
+    """Remove cells that are planned twice, in place; return two different cells of one folder, if there are any."""
     known: dict[Path, PlannedCell] = {}
     for row in [*rows]:
         other = known.setdefault(row.cell.folder, row)
@@ -165,6 +172,7 @@ def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied
     loggers_of(settings)
     system = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
+    # Composing takes a tenth of a second: the seeds of a cell share it unless another value depends on the seed.
     differs = settings.init is not None or SEED_REFERENCE.search(str(_unresolved(composed)))
     runs = []
     for override in seeds or [f"seed={settings.seed}"]:
@@ -256,7 +264,7 @@ def check_data(rows: list[PlannedCell]) -> None:
         except UserError as error:
             lacking[name] = str(error)
             continue
-        column = (name, row.cell.protocol, row.system.recipe.selection)
+        column = (name, row.cell.protocol, row.settings.train.selection)
         data, cell = columns.setdefault(column, (located[task], row.cell))
         if located[task] != data:
             raise UserError(

@@ -138,6 +138,6 @@ def marked(canvas: np.ndarray, ends: np.ndarray, radius: float, *, exact: bool) 
 def _greys(canvas: np.ndarray, *, exact: bool) -> np.ndarray:
     """Scale each image to its largest value, and round."""
     values = canvas.astype(np.float64)
-    most = values.max(axis=(1, 2), keepdims=True)
-    scaled = FULL * values / most if exact else values * (FULL / most)
+    highest = values.max(axis=(1, 2), keepdims=True)
+    scaled = FULL * values / highest if exact else values * (FULL / highest)
     return (scaled + 0.5).astype(np.uint8)

@@ -138,12 +138,12 @@ def _rounded(lengths: np.ndarray) -> np.ndarray:
 
 def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board, Snakes, Snakes]:
     """n boards with two snakes each."""
-    most = min(PAIRS_AT_ONCE, PIXELS_AT_ONCE // (design.window + 2 * style.rim) ** 2)
+    at_once = min(PAIRS_AT_ONCE, PIXELS_AT_ONCE // (design.window + 2 * style.rim) ** 2)
     arrivals: list[tuple[Board, Snakes, Snakes]] = []
     begun = arrived = 0
     while arrived < n:
-        arrivals.append(_arrived(draws, design, empty(design.window, design.padding, style, most)))
-        begun, arrived = begun + most, arrived + len(arrivals[-1][0])
+        arrivals.append(_arrived(draws, design, empty(design.window, design.padding, style, at_once)))
+        begun, arrived = begun + at_once, arrived + len(arrivals[-1][0])
         if begun > FRUITLESS * (1 + arrived):
             raise UserError(
                 f"pathfinder: no two snakes of {design.contour_length} paddles fit in {design.window} pixels; "

@@ -190,10 +190,10 @@ def paddles(
     )
 
 
-def _seen(masks: np.ndarray, most: int) -> np.ndarray:
-    """Full pixels of a mask that the generator checks: one row and one column too far, and at most `most`."""
+def _seen(masks: np.ndarray, reach: int) -> np.ndarray:
+    """Full pixels of a mask that the generator checks: one row and one column too far, and at most `reach`."""
     lists = [np.argwhere(mask == FULL) - len(mask) // 2 + 1 for mask in masks]
-    lists = [offsets[(offsets <= most).all(axis=1)] for offsets in lists]
+    lists = [offsets[(offsets <= reach).all(axis=1)] for offsets in lists]
     longest = max(map(len, lists))
     return np.stack([np.resize(offsets, (longest, 2)) for offsets in lists])
 

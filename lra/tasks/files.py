@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 VERSION = 5  # 4 kept padding on the left, 3 dropped carriage returns in quoted cells, 2 kept the quotes of TSV cells
 NAMED = 5  # columns, files or classes that a message names
 
-Share = Annotated[float, Field(gt=0, lt=0.5)]
+Fraction = Annotated[float, Field(gt=0, lt=0.5)]
 
 
 @dataclass(kw_only=True)
@@ -50,8 +50,8 @@ class Files(FromSource):
     Args:
         data: a folder, one file, or a file for each split; `hf:NAME` or `hf:NAME:CONFIGURATION` is a data set that
             `datasets.load_dataset` loads.
-        val: share of each class of train that validates if `val` has no file.
-        test: share of each class of train that tests if `test` has no file.
+        val: fraction of each class of train that validates if `val` has no file.
+        test: fraction of each class of train that tests if `test` has no file.
         text: column of the texts, or of lists of token ids.
         text2: column of the second text of pairs.
         label: column of the classes.
@@ -68,8 +68,8 @@ class Files(FromSource):
     """
 
     data: Data
-    val: Share
-    test: Share
+    val: Fraction
+    test: Fraction
     text: str
     text2: str
     label: str
@@ -85,7 +85,7 @@ class Files(FromSource):
     name: str | None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        self.shares = {"val": self.val, "test": self.test}
+        self.fractions = {"val": self.val, "test": self.test}
         self.name = data_name(self.data, self.name)
         self.column_names = Columns(
             text=self.text,
@@ -123,7 +123,7 @@ class Files(FromSource):
         return {
             "task": "files",
             "version": VERSION,
-            "shares": self._shares(self._labelled()),
+            "fractions": self._fractions(self._labelled()),
             "columns": [self.text, self.text2, self.label, self.columns, self.quotes, self.exact_labels],
             "padding": self.padding,
             "tokens": {"bpe": self.vocabulary} if self.tokens == "bpe" else self.tokens,
@@ -165,7 +165,7 @@ class Files(FromSource):
         return {
             "rows": {split: len(rows) for split, rows in rows_by_split.items()},
             "cut": cut,
-            "parts of train": self._shares(self._labelled()),
+            "parts of train": self._fractions(self._labelled()),
             **content,
             **({"tokenizer": {"kind": "BPE", "sha256": sha256(folder / TOKENIZER)}} if tokenizer else {}),
         }
@@ -252,8 +252,8 @@ class Files(FromSource):
             **({"vocabulary": max(ids) + 2} if ids else {}),  # with padding
         }
 
-    def _shares(self, files: Paths) -> dict[str, float]:
-        return {split: share for split, share in self.shares.items() if split not in files}
+    def _fractions(self, files: Paths) -> dict[str, float]:
+        return {split: fraction for split, fraction in self.fractions.items() if split not in files}
 
     def _read(self, files: Paths) -> dict[str, list[Example]]:
         """Read all splits, and hold out the splits without a file."""
@@ -264,13 +264,13 @@ class Files(FromSource):
         for split in ("test", "val"):
             if split not in rows:
                 labels = np.unique([row.label for row in rows["train"]], return_inverse=True)[1]
-                chosen = held_out(labels, self.shares[split], split)
+                chosen = held_out(labels, self.fractions[split], split)
                 rows[split] = list(compress(rows["train"], chosen))
                 rows["train"] = list(compress(rows["train"], ~chosen))
                 if not rows[split]:
                     raise UserError(
-                        f"task.{split}={self.shares[split]}: leaves no example of {files['train'][0]} for {split}: "
-                        f"{len(labels)} rows have {labels.max() + 1} labels; take a larger share, or bring a file of "
+                        f"task.{split}={self.fractions[split]}: leaves no example of {files['train'][0]} for {split}: "
+                        f"{len(labels)} rows have {labels.max() + 1} labels; take a larger one, or bring a file of "
                         f"its own; is {self.label} the column of classes?"
                     )
         return {split: rows[split] for split in SPLITS}
@@ -293,7 +293,7 @@ class Files(FromSource):
         for split, found in scans.items():
             hidden = sum(each["unlabelled"] for each in found)
             if split not in labelled:
-                say(f"{self.name}: {split} is not read, its labels are hidden; a share of train is held out instead")
+                say(f"{self.name}: {split} is not read, its labels are hidden; a fraction of train is held out instead")
             elif hidden:
                 say(f"{self.name}: {hidden:,} rows of {split} are not read, they have no label")
         header = scans["train"][0]["columns"]

@@ -89,8 +89,8 @@ class Recall(Probe):
     """Base class of sequences of keys of 1 to `key_size` different tokens and values of 1 to `value_size`.
 
     A value follows its key in the input, so a model must be causal. Outside of train all keys have `key_size` tokens. A
-    share `noise` of the pairs are tokens of the `noise_vocabulary`. With several sizes a sequence is padded on the left
-    with the last token of the vocabulary.
+    fraction `noise` of the pairs are tokens of the `noise_vocabulary`. With several sizes a sequence is padded on the
+    left with the last token of the vocabulary.
     """
 
     causal: bool = field(default=True, init=False)
@@ -102,47 +102,47 @@ class Recall(Probe):
         noise_vocabulary: int
 
     def __post_init__(self) -> None:
-        self.most = self.key_size + self.value_size  # tokens of a pair
-        symbols = self.vocabulary - self.noise_vocabulary - (self.most > 2)
+        self.pair_size = self.key_size + self.value_size  # tokens of a pair
+        symbols = self.vocabulary - self.noise_vocabulary - (self.pair_size > 2)
         self.keys, self.values = symbols // 2, symbols - symbols // 2
         if self.keys < self.key_size or self.values < self.value_size:
             raise UserError(
                 f"task.vocabulary={self.vocabulary}: it leaves {self.keys} tokens for keys and {self.values} for "
                 f"values, expected at least {self.key_size} and {self.value_size}"
             )
-        if self.most == 2 and self.length % 2:
+        if self.pair_size == 2 and self.length % 2:
             raise UserError(f"task.length={self.length}: expected an even number, pairs are of two tokens")
-        self.at_least(length=3 * self.most)
+        self.at_least(length=3 * self.pair_size)
 
     @property
     def positions(self) -> int:
         return self.length - 1
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
-        length, least = self.length, 1 if train else self.key_size
-        last_start = length - 2 * self.most
+        length, min_size = self.length, 1 if train else self.key_size
+        last_start = length - 2 * self.pair_size
         sequences = _Sequences(rows, length, self.vocabulary)
-        turns = last_start // (least + 1) + 1
+        turns = last_start // (min_size + 1) + 1
         keys = np.full((rows, turns, self.key_size), -1)  # keys shown so far
         values = np.zeros((rows, turns, self.value_size), dtype=np.int64)
         fresh = np.zeros((rows, turns), dtype=bool)
         for turn in range(turns):
             active = sequences.ends <= last_start
-            key = self._motifs(draws, rows, self.keys, least, self.key_size)
+            key = self._motifs(draws, rows, self.keys, min_size, self.key_size)
             value = self._motifs(draws, rows, self.values, 1, self.value_size)
-            noisy = (draws.shares(rows) < self.noise) & (turn > 0)
+            noisy = (draws.uniform(rows) < self.noise) & (turn > 0)
             same = (keys[:, :turn] == key[:, None]).all(axis=2)
             repeated = same.any(axis=1) & ~noisy
             if turn:
                 value = np.where(repeated[:, None], values[np.arange(rows), same.argmax(axis=1)], value)
             pair = self._pair(key, value)
             if self.noise:
-                others = 1 + self.keys + self.values + draws.below(self.noise_vocabulary, rows, self.most)
+                others = 1 + self.keys + self.values + draws.below(self.noise_vocabulary, rows, self.pair_size)
                 pair = np.where(noisy[:, None] & (pair > 0), others, pair)
             sequences.write(pair, active, repeated, self.key_size)
             keys[:, turn] = np.where((active & ~noisy)[:, None], key, -1)
             values[:, turn], fresh[:, turn] = value, active & ~noisy & ~repeated
-        chosen = (fresh * draws.shares(*fresh.shape)).argmax(axis=1)  # the last pair: one of the shown keys
+        chosen = (fresh * draws.uniform(*fresh.shape)).argmax(axis=1)  # the last pair: one of the shown keys
         every, row = np.ones(rows, dtype=bool), np.arange(rows)
         sequences.write(self._pair(keys[row, chosen], values[row, chosen]), every, every, self.key_size)
         return sequences.examples()
@@ -152,10 +152,10 @@ class Recall(Probe):
         return np.concatenate([key, np.where(value > 0, value + self.keys, 0)], axis=1)
 
     @staticmethod
-    def _motifs(draws: Draws, rows: int, kinds: int, least: int, most: int) -> np.ndarray:
-        """`least` to `most` different tokens of `kinds`, numbered from 1, followed by zeros [rows, most]."""
-        sizes = least + draws.below(most - least + 1, rows)
-        return (1 + draws.subsets(kinds, rows, most)) * (np.arange(most) < sizes[:, None])
+    def _motifs(draws: Draws, rows: int, kinds: int, min_size: int, max_size: int) -> np.ndarray:
+        """`min_size` to `max_size` different tokens of `kinds`, numbered from 1, followed by zeros [rows, max_size]."""
+        sizes = min_size + draws.below(max_size - min_size + 1, rows)
+        return (1 + draws.subsets(kinds, rows, max_size)) * (np.arange(max_size) < sizes[:, None])
 
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         """Return the accuracy of guessing one of the value tokens so far."""
@@ -201,7 +201,7 @@ class NoisyRecall(Recall):
     Args:
         length: tokens.
         vocabulary: tokens, those of the noise included.
-        noise: share of the pairs that are noise.
+        noise: fraction of the pairs that are noise.
         noise_vocabulary: tokens of the noise.
     """
 

@@ -49,8 +49,8 @@ class Mqar(Probe):
                 raise UserError(f"task.{key}={value}: expected an even number, half of it for keys and half for values")
         self.turns = sorted(set(self.pairs)) if isinstance(self.pairs, list) else [self.pairs]
         self.pairs = self.turns if len(self.turns) > 1 else self.turns[0]
-        most = self.turns[-1]
-        self.at_least(f"pairs={most}", length=4 * most, vocabulary=2 * most)
+        largest = self.turns[-1]
+        self.at_least(f"pairs={largest}", length=4 * largest, vocabulary=2 * largest)
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         tokens = 1 + draws.below(self.vocabulary, rows, self.positions)
@@ -68,7 +68,7 @@ class Mqar(Probe):
         tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
         order = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)
         weights = order ** (self.power - 1.0)
-        late = -np.log(draws.shares(rows, len(order))) / weights  # exponential clocks: the earliest are drawn
+        late = -np.log(draws.uniform(rows, len(order))) / weights  # exponential clocks: the earliest are drawn
         queries = 2 * pairs + 2 * late.argsort(axis=1, kind="stable")[:, :pairs]
         np.put_along_axis(tokens, queries, keys, axis=1)
         np.put_along_axis(answers, queries, values, axis=1)

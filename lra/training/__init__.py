@@ -1,1 +1,1 @@
-"""From batches to weights: knows no folder, no title and no terminal."""
+"""Training: batches, gradient, optimiser, loop, evaluation, early stopping."""

@@ -209,7 +209,7 @@ def classes_of(outputs: Tensor) -> Tensor:
 
 
 def counts(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Count [2] the correct classes, 0 for targets that are numbers, and the outputs that are not finite."""
+    """Return [2] the number of correct classes (0 if targets are numbers) and of outputs that are not finite."""
     classes = classes_of(outputs)
     correct = (classes == targets).sum() * (not targets.is_floating_point())
     return torch.stack([correct, (classes == outputs.shape[-1]).sum()])

@@ -1,4 +1,4 @@
-"""Data-parallel ranks: each process computes its share of every batch, and all hold the same weights.
+"""Data-parallel ranks: each process computes its part of every batch, and all hold the same weights.
 
 torchrun starts the ranks; without it there is one rank, and the functions below do nothing. Rank 0 alone writes and
 prints. Tensors on a CPU are reduced over gloo, those on an accelerator over NCCL.
@@ -59,7 +59,7 @@ def local() -> tuple[int, int]:
 
 
 def shard(examples: np.ndarray) -> np.ndarray:
-    """Return this rank's part: every `count`-th, which balances examples that are sorted by length."""
+    """Return every `count`-th example for this rank, which balances ranks if examples are sorted by length."""
     return examples[rank() :: count()]
 
 
@@ -74,7 +74,7 @@ def all_reduce_sum(*values: float) -> list[float]:
 
 def all_reduce_min(number: int) -> int:
     """Return the smallest number of any rank."""
-    # Sums alone are reduced: each rank has a place of its own in the vector.
+    # Only sums are reduced: the vector has an element for each rank.
     return int(min(all_reduce_sum(*(number * (other == rank()) for other in range(count())))))
 
 

@@ -28,7 +28,7 @@ class StoppingRule:
     """Early stopping. `step`: where the training ends; `why`: the reason.
 
     A task is solved at a validation accuracy of `train.goal` in two consecutive evaluations. Progress is a better
-    validation or, with `train.progress`, an error that has dropped by this share since the last progress. After
+    validation or, with `train.progress`, an error that has dropped by this fraction since the last progress. After
     `train.patience` evaluations without progress the training ends with `train.cooldown` steps of a falling rate.
     """
 

@@ -142,17 +142,17 @@ def packed(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def diagnose(
-    groups: dict[str, Group], predicted: np.ndarray, labels: np.ndarray, guessed: np.ndarray | None
+    groups: dict[str, Group], predicted: np.ndarray, labels: np.ndarray, baseline: np.ndarray | None
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """Return {group: {value: {examples, correct}}}, with `baseline`, its correct answers, if it `guessed` [n]."""
-    right = {"correct": predicted == labels}
-    if guessed is not None:
-        right["baseline"] = guessed == labels
-
-    def counts(examples: np.ndarray) -> dict[str, int]:
-        return {"examples": len(examples), **{name: int(hits[examples].sum()) for name, hits in right.items()}}
-
-    return {name: {value: counts(examples) for value, examples in group.items()} for name, group in groups.items()}
+    """Return counts {group: {value: {examples, correct}}}, with those of a `baseline` [n] if there is one."""
+    hits = {"correct": predicted == labels} | ({} if baseline is None else {"baseline": baseline == labels})
+    return {
+        name: {
+            value: {"examples": len(examples), **{kind: int(hit[examples].sum()) for kind, hit in hits.items()}}
+            for value, examples in group.items()
+        }
+        for name, group in groups.items()
+    }
 
 
 @torch.inference_mode()

@@ -2,14 +2,14 @@
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, with_config
+from pydantic.dataclasses import dataclass
+from typing_extensions import TypedDict
 
-from lra.config import configure
 from lra.config.settings import Seed
-from lra.core.errors import UserError
+from lra.config.values import STRICT
 from lra.datasets.self_pretraining import Objective, inputs_of, spec_of
 from lra.datasets.task import Task, TaskSpec
 from lra.network.architecture import Group, belongs
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TOKENS = "embedding.tokens."
-Share = Annotated[float, Field(gt=0, lt=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 OPEN_SCHEDULES = ("rsqrt", "constant")  # rates that do not depend on train.steps
 
@@ -32,15 +32,15 @@ def _times(value: str) -> str:
 Times = Annotated[str, AfterValidator(_times)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupOverrides:
+@with_config(STRICT)
+class GroupOverrides(TypedDict):
     """Peak learning rate and weight decay of a parameter group; None: those of the rest. `2x`: twice its rate."""
 
     rate: PositiveFloat | Times | None
     weight_decay: NonNegativeFloat | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Recipe:
     """The keys of `train` in the configuration. `micro_batch` does not change results."""
 
@@ -63,24 +63,20 @@ class Recipe:
     freeze: list[Group] | None
     no_decay: list[Group] | None
     layer_decay: Annotated[float, Field(gt=0, lt=1)] | None
-    groups: dict[str, dict[str, Any]] | None
+    groups: dict[str, GroupOverrides] | None
     compile: bool
     selection: Literal["last", "best_val", "best_test"]
 
     def __post_init__(self) -> None:
-        for name, values in (self.groups or {}).items():
-            configure.check(GroupOverrides, values, f"train.groups.{name}.")
         if self.cooldown is not None and self.schedule not in OPEN_SCHEDULES:
-            raise UserError(
-                f"train.cooldown={self.cooldown}: train.schedule={self.schedule} falls by itself; expected "
+            raise ValueError(
+                f"cooldown={self.cooldown}: schedule={self.schedule} falls by itself; expected "
                 f"{' or '.join(OPEN_SCHEDULES)}"
             )
         if self.progress is not None and self.patience is None:
-            raise UserError(
-                f"train.progress={self.progress:g}: expected train.patience beside it: within how many evaluations"
-            )
+            raise ValueError(f"progress={self.progress:g}: expected patience beside it: within how many evaluations")
         if self.micro_batch > self.batch_size:
-            raise UserError(f"train.micro_batch={self.micro_batch} is larger than train.batch_size={self.batch_size}")
+            raise ValueError(f"micro_batch={self.micro_batch} is larger than batch_size={self.batch_size}")
 
     def learning_rate(self, step: int, last: int | None = None) -> float:
         """Return lr * min(1, step / warmup) * the schedule; the first update, step 0, has rate 0.
@@ -144,21 +140,21 @@ class Recipe:
         return self.layer_decay ** (depth - int(block[1]) if block else depth + 1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Pretrain:
     """The keys of `pretrain` in the configuration; `train` overrides keys of the recipe of training."""
 
     objective: Objective
-    mask: Share | None
+    mask: Fraction | None
     loss: Literal["cross_entropy", "absolute"]
-    holdout: Share
+    holdout: Fraction
     seed: Seed | None
     train: dict[str, Any]
 
     def __post_init__(self) -> None:
         if (self.mask is None) == (self.objective == "masked"):
-            wanted = "a share of the tokens" if self.objective == "masked" else "null, since nothing is hidden"
-            raise UserError(f"pretrain.mask={self.mask}: expected {wanted} with pretrain.objective={self.objective}")
+            wanted = "a fraction of the tokens" if self.objective == "masked" else "null, since nothing is hidden"
+            raise ValueError(f"mask={self.mask}: expected {wanted} with objective={self.objective}")
 
     def spec(self, spec: TaskSpec) -> TaskSpec:
         """Return the specification of the pretraining task."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lra.config.settings import Checkpoints, Precision
-from lra.core.console import TrainingBar, say
+from lra.core.console import say
 from lra.core.files import write_atomic
 from lra.core.signals import Paused, StopFlag
 from lra.datasets.task import Split, Task
@@ -30,6 +30,7 @@ from lra.training.block_probe import probe
 from lra.training.early_stopping import StoppingRule, is_better
 from lra.training.evaluate import evaluate
 from lra.training.optimizer import Diverged, Update, compile_blocks, make_optimizer, update
+from lra.training.progress import TrainingBar
 from lra.training.recipe import Recipe
 
 PLAIN = ("step", "measured", "seconds", "window_seconds", "last", "best", "lines", "resumes")  # of the state
