@@ -41,7 +41,7 @@ class Cell:
         first = frame.iloc[0]
         self.frame, self.finished = frame, frame[frame.score.notna()]
         self.system, self.attention, self.variant, self.settings = first[["system", "attention", "variant", "settings"]]
-        self.base = self.system.removesuffix(f" ({self.settings})")  # the system without its settings
+        self.base = self.system.removesuffix(f" ({self.settings})")  # the name without its settings
         self.records = [run.record for run in present(frame)]
         self.metric = self.records[0].metric if self.records else "accuracy"
         self.order = published.order(self.attention, self.variant, self.settings)
@@ -80,6 +80,7 @@ class Cell:
         goals = {record.goal for record in self.records} - {None}
         if len(goals) != 1:
             return None, None, None, None
+        # a diverged seed did not reach the goal; a failed or missing one may still do so, so there is no median yet
         ended = self.frame[self.frame.status.isin(["finished", "diverged"])]
         steps = [row.steps if row.solved else None for row in ended.itertuples()]
         median = median_steps(steps) if len(ended) == len(self.frame) else None
@@ -172,12 +173,13 @@ class Column:
         known = published.baselines.get(self.task, {}) | baselines(frame)
         self.baselines = {name: known[name] for name in sorted(known)}
         self.notes = list(self._notes(source))
+        # rows of this package were trained at rates that suit them; a user's row at such a rate may suit none
         rates = {cell.lr for cell in self.cells if not cell.is_own and cell.lr is not None}
         chosen = self._by_rate()
         for cell in self.cells:
             cell.best_rate = cell in chosen if len(chosen) < len(self.cells) else None
             cell.untuned = cell.is_own and cell.lr in rates
-        self._compare(chosen)
+        self._compare(chosen)  # rates that validate worse are no hypotheses: they would only raise Holm's correction
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:

@@ -222,28 +222,25 @@ def refuse_hidden_differences(frame: pd.DataFrame) -> None:
         if repeated := cell[cell.seed.duplicated(keep=False) & cell.run.notna()].run.tolist()[:2]:
             first, other = (run.name for run in repeated)
             raise UserError(f"{first} and {other} have the same seed of one cell; keep one of them")
-        _refuse(present(cell), "a cell")
-    for _, column in frame.groupby(COLUMN, sort=False):
-        _refuse(present(column), "a column")
+    for shared, keys in (("a cell", CELL), ("a column", COLUMN)):
+        for _, runs in frame.groupby(keys, sort=False):
+            if fault := conflict(present(runs), shared):
+                raise UserError(fault)
 
 
-def _refuse(runs: list[Run], place: str) -> None:
-    if fault := conflict(runs, place):
-        raise UserError(fault)
-
-
-def conflict(runs: list[Run], place: str) -> str:
-    """Return how runs of `a cell` or `a column` differ in more than the table shows; empty if they do not."""
-    facts = _pooled if place == "a cell" else _compared
+def conflict(runs: list[Run], shared: str) -> str:
+    """Return how runs that share `a cell` or `a column` differ in more than the table shows; empty if they do not."""
+    values = _pooled if shared == "a cell" else _compared
+    # an unknown digest equals any other, so known ones are compared with the first run
     runs = sorted(runs, key=lambda run: run.record.provenance.data_sha256 is None)
     for run in runs[1:]:
         varied = {f"config.{key}" for other in (runs[0], run) for key in other.record.settings}
-        for key, mine, theirs in record.differences(facts(runs[0].record), facts(run.record)):
-            if (key not in varied or place == "a cell") and not (key == "data" and None in (mine, theirs)):
+        for key, mine, theirs in record.differences(values(runs[0].record), values(run.record)):
+            if (key not in varied or shared == "a cell") and not (key == "data" and None in (mine, theirs)):
                 fault = f"differ in {key}: {mine} and {theirs}"
                 if key.startswith("code."):
                     fault = f"were trained by different code: {key.removeprefix('code.')} was edited between them"
-                return f"{runs[0].name} and {run.name} would share {place} of the table but {fault}"
+                return f"{runs[0].name} and {run.name} would share {shared} of the table but {fault}"
     return ""
 
 

@@ -108,9 +108,9 @@ class Published:
 
     def order(self, attention: str, variant: str, settings: str) -> tuple:
         """Return a sort key: rows in the order of the paper, others after them."""
-        place, places = (attention, variant), list(self._rows)
-        number = places.index(place) if place in places else len(places)
-        return number, *place, _natural(settings), settings
+        key, known = (attention, variant), list(self._rows)
+        number = known.index(key) if key in known else len(known)
+        return number, *key, _natural(settings), settings
 
     def task_order(self, task: str) -> tuple:
         """Return a sort key: columns in the order of the paper, derived data next to their originals, others last."""
@@ -126,7 +126,7 @@ class Published:
 def _natural(text: str) -> tuple[str | float, ...]:
     """Sort key of texts by the size of the numbers in them."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
-    return tuple(float(part) if place % 2 else part for place, part in enumerate(parts))
+    return tuple(float(part) if index % 2 else part for index, part in enumerate(parts))
 
 
 def _read(path: Path) -> _File:

@@ -160,7 +160,7 @@ def _summary(report: "Report") -> dict[str, Any]:
 def markdown(frame: pd.DataFrame, left: int = 2) -> str:
     """Return a Markdown table; the columns after the first `left` are aligned to the right."""
     rows = [[escape(str(value)) for value in row] for row in frame.itertuples(index=False)]
-    rule = ["---" if place < left else "---:" for place in range(len(frame.columns))]
+    rule = ["---" if index < left else "---:" for index in range(len(frame.columns))]
     lines = [[escape(str(name)) for name in frame.columns], rule, *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

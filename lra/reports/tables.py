@@ -23,8 +23,8 @@ class Footnotes:
     def mark(self, texts: list[str]) -> str:
         """Return the mark of a cell or header with these footnotes; empty without any."""
         for text in texts:
-            place = len(self.letters)
-            self.letters.setdefault(text, ascii_lowercase[place % 26] * (place // 26 + 1))
+            count = len(self.letters)  # after z follow aa, bb
+            self.letters.setdefault(text, ascii_lowercase[count % 26] * (count // 26 + 1))
         return f"<sup>{','.join(sorted(self.letters[text] for text in texts))}</sup>" if texts else ""
 
 
