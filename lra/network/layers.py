@@ -10,7 +10,7 @@ from torch.nn.functional import gelu, linear
 
 from lra.network.architecture import Architecture
 from lra.ops.device import at_least_float32, autocast_dtype
-from lra.ops.dropout import Dropout, ZeroPlaces, zero_
+from lra.ops.dropout import Dropout, ZeroAt, zero_
 from lra.ops.packing import Packed
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
@@ -78,28 +78,28 @@ class FeedForward(nn.Sequential):
         """Map x [B, N, D], or packed rows [R, D], position by position."""
         x = x.to(autocast_dtype(x))
         first, activation, inner, second, outer = self
-        if isinstance(activation, nn.GELU) and inner.draws_places(x, packed):
+        if isinstance(activation, nn.GELU) and inner.draws_indices(x, packed):
             before = first(x)
-            hidden = _GeluDrop.apply(before, inner.places(before))
+            hidden = _GeluDrop.apply(before, inner.indices(before))
             bias = None if second.bias is None else second.bias * outer.scale
             y = linear(hidden.flatten(0, -2), second.weight * (inner.scale * outer.scale), bias)
-            return ZeroPlaces.apply(y, outer.places(x)).view(x.shape)
+            return ZeroAt.apply(y, outer.indices(x)).view(x.shape)
         for layer in self:
             x = layer(x, packed) if isinstance(layer, Dropout) else layer(x)
         return x
 
 
 class _GeluDrop(torch.autograd.Function):
-    """GELU, with zeros at flat places; on a CPU the scales of both dropouts cost less in the second Linear."""
+    """GELU, with zeros at flat indices; on a CPU the scales of both dropouts cost less in the second Linear."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(x, places)
-        return zero_(gelu(x), places)
+    def forward(ctx, x: Tensor, indices: Tensor) -> Tensor:
+        ctx.save_for_backward(x, indices)
+        return zero_(gelu(x), indices)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        x, places = ctx.saved_tensors
-        grad = zero_(grad.contiguous(), places)  # in place: the Linear that made it is its only owner
+        x, indices = ctx.saved_tensors
+        grad = zero_(grad.contiguous(), indices)  # in place: the Linear that made it is its only owner
         return torch.ops.aten.gelu_backward.grad_input(grad, x, grad_input=grad), None

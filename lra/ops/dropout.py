@@ -47,7 +47,7 @@ class Keyed(nn.Module):
         `columns` are coordinates of the columns, broadcast to the values; None: 0, 1, 2, ...
         """
         self.check_key(x, packed)
-        if self.hashed and x.numel() >= 2**31:  # compiled, it would be computed in 64 bits, and drop another share
+        if self.hashed and x.numel() >= 2**31:  # compiled, it would be computed in 64 bits, and drop another fraction
             raise UserError("train.compile: 2^31 or more dropout values in one call; use a smaller train.micro_batch")
         assert self.hash_words is not None  # by `check_key`
         words, device, heads = self.hash_words.to(x.device), x.device, x.dim() > 3
@@ -88,8 +88,8 @@ class Dropout(Keyed):
         """Drop values of x [B, F], [B, L, F], [B, H, ..., m], or packed rows [R, F]; `columns`: see `hash`."""
         if not self.drops:
             return x
-        if columns is None and self.draws_places(x, packed):
-            return ZeroPlaces.apply(x.contiguous() * self.scale, self.places(x))
+        if columns is None and self.draws_indices(x, packed):
+            return ZeroAt.apply(x.contiguous() * self.scale, self.indices(x))
         kept = self.hash(x, packed, columns) >= round(self.p * 2**32) - 2**31
         return torch.where(kept, x * self.scale, 0)
 
@@ -103,22 +103,22 @@ class Dropout(Keyed):
         """Factor of the values that are kept."""
         return 1 / (1 - self.p)
 
-    def draws_places(self, x: Tensor, packed: Packed | None) -> bool:
+    def draws_indices(self, x: Tensor, packed: Packed | None) -> bool:
         """Return True on a CPU, unless noise is hashed, as in packed batches."""
         return self.drops and x.device.type == "cpu" and not self.hashed and packed is None
 
-    def places(self, x: Tensor) -> Tensor:
+    def indices(self, x: Tensor) -> Tensor:
         """Return the flat indices [n] of the values to drop; cheaper than a mask."""
         self.check_key(x, None)
         dropped = []
         for number, row in enumerate(self.rows):
-            for places in self._document_places(row, x.shape[1:]):
-                places += number * x[0].numel()
-                dropped.append(places)
+            for indices in self._document_indices(row, x.shape[1:]):
+                indices += number * x[0].numel()
+                dropped.append(indices)
         return torch.from_numpy(np.concatenate(dropped))
 
-    def _document_places(self, row: int, shape: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield places in a document [F], [L, F] or [H, ..., m], in pieces that fit a CPU's cache."""
+    def _document_indices(self, row: int, shape: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield indices in a document [F], [L, F] or [H, ..., m], in pieces that fit a CPU's cache."""
         assert self.key is not None
         seed, step, layer = self.key
         level, size, width = round(self.p * LEVELS), prod(shape), shape[-1]
@@ -152,7 +152,7 @@ class Gumbel(Keyed):
 
 
 def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> None:
-    """Set the noise of the next forward pass; `rows`: places of its documents in the batch of the step."""
+    """Set the noise of the next forward pass; `rows`: indices of its documents in the batch of the step."""
     layers = [module for module in model.modules() if isinstance(module, Keyed)]
     if not layers:
         return
@@ -167,20 +167,20 @@ def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> 
         module.hash_words, module.seed = noise
 
 
-def zero_(x: Tensor, places: Tensor) -> Tensor:
-    """Set flat places of a contiguous tensor to zero."""
-    x.view(-1).index_fill_(0, places, 0)
+def zero_(x: Tensor, indices: Tensor) -> Tensor:
+    """Set flat indices of a contiguous tensor to zero."""
+    x.view(-1).index_fill_(0, indices, 0)
     return x
 
 
-class ZeroPlaces(torch.autograd.Function):
+class ZeroAt(torch.autograd.Function):
     """`zero_` with a gradient; x is a new result that nothing else reads."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
+    def forward(ctx, x: Tensor, indices: Tensor) -> Tensor:
+        ctx.save_for_backward(indices)
         ctx.mark_dirty(x)
-        return zero_(x, places)
+        return zero_(x, indices)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:

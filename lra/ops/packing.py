@@ -33,7 +33,7 @@ class Packed:
     first_pieces: Tensor  # [S + 1] int32, number of documents that begin before these rows
     mask: Tensor  # [B, N] True at real positions
     chunk_mask: Tensor  # [C, CHUNK], likewise
-    places: Tensor  # [C] indices into the chunks of a padded batch
+    indices: Tensor  # [C] indices into the chunks of a padded batch
     owner: Tensor  # [C] document of a chunk
     one_hot: Tensor  # [C, B] bf16, 1 at the document of a chunk
 
@@ -55,7 +55,7 @@ class Packed:
             "first_pieces": torch.from_numpy(np.searchsorted(rows, pieces).astype(np.int32)),
             "mask": torch.from_numpy(np.arange(longest) < lengths[:, None]),
             "chunk_mask": torch.from_numpy(position < lengths[owner, None]),
-            "places": torch.from_numpy(owner * -(-longest // CHUNK) + of_document),
+            "indices": torch.from_numpy(owner * -(-longest // CHUNK) + of_document),
             "owner": torch.from_numpy(owner),
             "one_hot": torch.eye(len(lengths), dtype=torch.bfloat16)[owner],
         }
@@ -65,14 +65,14 @@ class Packed:
     def pad(self, x: Tensor) -> Tensor:
         """[R, D] -> [B, N, D], with zeros in chunks that a document does not have."""
         documents, longest = self.mask.shape
-        chunks = put(x.view(len(self.owner), -1), self.places, documents * -(-longest // CHUNK))
+        chunks = put(x.view(len(self.owner), -1), self.indices, documents * -(-longest // CHUNK))
         return chunks.view(documents, -1, x.shape[1])[:, :longest]
 
     def unpad(self, x: Tensor) -> Tensor:
         """[B, N] or [B, N, D] -> [R] or [R, D], with zeros from position N on."""
         more = -x.shape[1] % CHUNK
         x = pad(x, (0, more) if x.dim() == 2 else (0, 0, 0, more))
-        return _Take.apply(x.unflatten(1, (-1, CHUNK)).flatten(0, 1).flatten(1), self.places).view(-1, *x.shape[2:])
+        return _Take.apply(x.unflatten(1, (-1, CHUNK)).flatten(0, 1).flatten(1), self.indices).view(-1, *x.shape[2:])
 
     def firsts(self, x: Tensor) -> Tensor:
         """[R, D] -> [B, D], the first position of each document."""
@@ -102,9 +102,9 @@ class Packed:
         return largest.scatter_reduce(0, index, of_chunk, "amax")
 
 
-def put(x: Tensor, places: Tensor, rows: int) -> Tensor:
-    """Write rows x [n, D] to distinct places of zeros [rows, D]."""
-    return x.new_zeros(rows, x.shape[1]).index_copy(0, places, x)
+def put(x: Tensor, indices: Tensor, rows: int) -> Tensor:
+    """Write rows x [n, D] to distinct rows of zeros [rows, D]."""
+    return x.new_zeros(rows, x.shape[1]).index_copy(0, indices, x)
 
 
 def sum_by_document(x: Tensor, one_hot: Tensor) -> Tensor:
@@ -116,18 +116,18 @@ def sum_by_document(x: Tensor, one_hot: Tensor) -> Tensor:
 
 
 class _Take(torch.autograd.Function):
-    """`index_select` at distinct places, whose gradient is a copy instead of atomic additions."""
+    """`index_select` of distinct rows, whose gradient is a copy instead of atomic additions."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
+    def forward(ctx, x: Tensor, indices: Tensor) -> Tensor:
+        ctx.save_for_backward(indices)
         ctx.rows = len(x)
-        return x.index_select(0, places)
+        return x.index_select(0, indices)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        [places] = ctx.saved_tensors
-        return put(grad, places, ctx.rows), None
+        [indices] = ctx.saved_tensors
+        return put(grad, indices, ctx.rows), None
 
 
 class _Firsts(torch.autograd.Function):
