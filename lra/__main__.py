@@ -27,7 +27,7 @@ START = {
     "lra train experiment=smoke": "check that everything runs: seconds",
     "lra train experiment=small_listops train.steps=800": "one small run",
     "lra train experiment=demo": "a sweep with its report, minutes",
-    "lra train describe=true attention=softmax": "parameters, FLOPs and bytes of a run",
+    "lra train describe=true attention=softmax": "parameters, FLOPs and time of a run",
     "lra new attention mine": "write your own attention, ready to run",
     "lra train --help": "all groups, options and flags",
 }

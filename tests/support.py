@@ -2,7 +2,8 @@
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import fields
 from functools import cache
@@ -15,6 +16,7 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from lra.cli import train
 from lra.config import configure
@@ -28,7 +30,6 @@ from lra.network.architecture import Architecture
 from lra.network.model import Model
 from lra.ops.dropout import set_keys
 from lra.runs.build import Job, assemble
-from lra.runs.describe import saved_tensors
 from lra.runs.settings import Settings
 from lra.tasks import DataConfig, Split, Task, TaskBuilder, TaskSpec
 from lra.training.batches import micro_batches
@@ -390,6 +391,25 @@ def data_config(cache: Path, data_dir: Path | None = None, workers: int = 1) -> 
 
 def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+@contextmanager
+def saved_tensors(excluded: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
+    """Yield a function that returns the bytes which the operations inside keep for the backward pass.
+
+    Each storage counts once, those of `excluded` not at all.
+    """
+    excluded_storages = {tensor.untyped_storage()._cdata for tensor in excluded}
+    kept: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in excluded_storages:
+            kept[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield lambda: sum(size for storage, size in kept.values() if not storage.expired())
 
 
 def saved_bytes(name: str, extra: list[str], length: int) -> int:

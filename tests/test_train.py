@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import Commands, composed, options, strip_times, train_in
+from support import Commands, composed, options, saved_tensors, strip_times, train_in
 
 from lra.cli import train
 from lra.config.cell import cell_of, varied_keys
@@ -20,7 +20,7 @@ from lra.records import provenance, record
 from lra.records.names import ERRORS, METRICS
 from lra.records.record import Sweep
 from lra.runs.build import assemble
-from lra.runs.describe import measure_step, saved_tensors
+from lra.runs.describe import measure_step
 from lra.runs.settings import settings_of
 from lra.training.trainer import Trainer
 
@@ -197,7 +197,6 @@ def test_a_step_is_measured_without_data(task: str) -> None:
     measured = measure_step(settings, assemble(settings))
     assert measured["examples"] == 3
     assert measured["hours"] * 3600 > measured["step_seconds"] > 0
-    assert measured["saved_bytes_per_token"] > 4 * settings.model["dim"]
 
 
 def test_saved_tensors_are_those_still_allocated() -> None:

@@ -3,14 +3,11 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from lra.core import streams
@@ -69,8 +66,6 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
     """Measure a step on random documents of the greatest length.
 
     Returns:
-        saved_bytes_per_token: kept by the forward pass of one example for the backward pass, without the inputs of
-            the tiles that `lra.ops.scan` computes again.
         examples: that were timed; a micro-batch, or one example if that is slow.
         step_seconds: of a whole batch, extrapolated from `examples`.
         hours: of all steps at this length, without evaluations; batches of shorter documents take less.
@@ -91,11 +86,9 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
     part = read(split, first, first, spec.max_len)
     set_keys(model, **how, rows=part.documents)
     began = time.perf_counter()
-    with saved_tensors(model.state_dict().values()) as saved:
-        loss = summed_loss(*predict(model, part, settings.precision))
-        saved_bytes = saved()
+    loss = summed_loss(*predict(model, part, settings.precision))
     examples = recipe.micro_batch if time.perf_counter() - began < QUICK_SECONDS else 1
-    del loss  # and with it the saved tensors, before the peak of a whole step
+    del loss  # and the tensors that it keeps for a backward pass, before the peak of a whole step
 
     began = time.perf_counter()
     with products.using(products.choose(settings.products) if device == "cpu" else "mkl"):
@@ -105,7 +98,6 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
         update(model, optimizer, totals, recipe, step=0).read()
     seconds = (time.perf_counter() - began) * recipe.batch_size / examples
     return {
-        "saved_bytes_per_token": round(saved_bytes / part.tokens.size),
         "examples": examples,
         "step_seconds": seconds,
         "hours": seconds * recipe.steps / 3600,
@@ -149,25 +141,6 @@ FORMULAS: dict[Any, Callable[..., int]] = {  # of shapes; torch's counter knows 
     torch.ops.aten._fft_r2c: lambda x, axes, *_, **__: _fourier(x, axes) // 2,
     torch.ops.aten._fft_c2r: lambda x, axes, *_, out_shape, **__: _fourier(out_shape, axes) // 2,
 }
-
-
-@contextmanager
-def saved_tensors(excluded: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
-    """Yield a function that returns the bytes which the operations inside keep for the backward pass.
-
-    Each storage counts once, those of `excluded` not at all. Meta tensors have storages of the same size.
-    """
-    excluded_storages = {tensor.untyped_storage()._cdata for tensor in excluded}
-    kept: dict[int, tuple[StorageWeakRef, int]] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in excluded_storages:
-            kept[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield lambda: sum(size for storage, size in kept.values() if not storage.expired())
 
 
 def random_split(spec: TaskSpec, examples: int, seed: int) -> Split:
