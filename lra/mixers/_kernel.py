@@ -45,11 +45,13 @@ class KernelAttention(Attention, abstract=True):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         with full_precision(q.device):
             q, k, v = map(at_least_float32, (q, k, v))
-            phi_q, phi_k, *log_decay = self.features(q, k, key_mask)
-            phi_k = without_padding(phi_k, key_mask)
+            phi_q, phi_k, *log_decay = self.features(q, k, key_mask)  # [B, H, L, M]
+            phi_k = without_padding(phi_k, key_mask)  # a padded key adds nothing to either sum
             v = pad(v, (0, 1), value=1.0)  # a column of ones: its weighted sum is the denominator
             weighted = causal_product if self.causal else product
-            total, mass = weighted(phi_q, phi_k, v, *log_decay).split([v.shape[-1] - 1, 1], dim=-1)
+            total, mass = weighted(phi_q, phi_k, v, *log_decay).split(
+                [v.shape[-1] - 1, 1], dim=-1
+            )  # [B, H, L, Dh and 1]
             return total / self.denominator(mass)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:

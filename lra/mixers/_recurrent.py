@@ -57,7 +57,7 @@ class Recurrent(Mixer, abstract=True):
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         inputs, gate = self.inputs(x), self.gate(x)
         with full_precision(x.device):
-            parts = [at_least_float32(part) for part in inputs]
+            parts = [at_least_float32(part) for part in inputs]  # sums over all positions need fp32
             real = torch.ones_like(parts[0][..., :1])
             *parts, real = (without_padding(part, key_mask) for part in (*parts, real))
             y = self.gated(self.passes(parts, real), at_least_float32(gate))
@@ -153,7 +153,7 @@ class StateSpace(Mixer, abstract=True):
     def read(self, x: Tensor) -> Tensor:
         """Return Re C h [B, L, D]."""
         rate, b, c = self.system()
-        u = (x @ torch.cat([b.real, b.imag]).mT).unflatten(-1, (2, -1))
-        h = diagonal_scan(u, rate, self.directions)
+        u = (x @ torch.cat([b.real, b.imag]).mT).unflatten(-1, (2, -1))  # [B, L, 2, N]
+        h = diagonal_scan(u, rate, self.directions)  # [B, L, directions, 2, N]
         c = torch.stack([c.real, -c.imag], dim=1).unflatten(-1, (self.directions, -1)).transpose(1, 2)
         return h.flatten(2) @ c.flatten(1).mT

@@ -68,7 +68,7 @@ def weigh(
             return weigh(flat_q, flat_k, flat_v, mask, scale, dropout).view_as(q)
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     # The fused kernels draw one mask for the whole batch; ours belongs to the example, so the weights are formed.
-    scores = (q * scale) @ k.transpose(-2, -1)
-    if mask is not None:
+    scores = (q * scale) @ k.transpose(-2, -1)  # [B, H, ..., n, m]
+    if mask is not None:  # not -inf: a row that may attend to nothing gets equal weights instead of NaN
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return dropout(scores.softmax(dim=-1), columns=columns) @ v

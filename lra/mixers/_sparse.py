@@ -155,15 +155,18 @@ class PatternAttention(Attention, abstract=True):
         everywhere = Columns(columns=self.select_global(everything[:length]))
         by_block, missing = everything.view(-1, width), len(everything) - length  # [N, b]
         parts = self.parts(by_block)
+        # The last block is filled up with positions that no query reads.
         real = by_block.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))
         q, k, v = (pad(x, (0, 0, 0, missing)).unflatten(-2, by_block.shape) for x in (q, k, v))
+        # Global keys are a part of their own, so the others leave them out: each key counts once.
         readable = [real.index_fill(1, everywhere.columns, False)] * len(parts)
         if len(everywhere.columns):
             parts, readable = [*parts, everywhere], [*readable, real]
         positions = [part.positions(by_block) for part in parts]
         outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in positions))
-        columns = torch.cat([of_part.expand(*outer, -1) for of_part in positions], dim=-1)
+        columns = torch.cat([of_part.expand(*outer, -1) for of_part in positions], dim=-1)  # [1 or H, 1 or N, 1, m]
         seen = [visible(part, by_block, keys, self.causal) for part, keys in zip(parts, readable, strict=True)]
+        # Keys and values [B, H, N, m, Dh], the mask [B, H, N, b, m]: one softmax over the keys of all parts.
         k, v = (torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (k, v))
         outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in seen))
         mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)

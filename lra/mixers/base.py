@@ -204,11 +204,11 @@ class Attention(Mixer, abstract=True):
         """Mix q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; with `few_outputs`, q may hold the first positions alone."""
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, num_outputs: int | None = None) -> Tensor:
-        q, k, v = self.project(x, num_outputs)
-        mixed = self.attend(q, k, v, key_mask)
+        q, k, v = self.project(x, num_outputs)  # q [B, H, L or num_outputs, Dh], k and v [B, H, L, Dh]
+        mixed = self.attend(q, k, v, key_mask)  # like q
         expected = torch.Size((*q.shape[:-1], v.shape[-1]))
         check_output(f"{type(self).__name__}.attend", mixed, expected, (), "documents, heads, positions, head width")
-        return self.out(merge_heads(mixed))
+        return self.out(merge_heads(mixed))  # [B, L or num_outputs, H Dh] -> [B, L or num_outputs, D]
 
     def mix(self, x: Tensor, key_mask: Tensor | None, num_outputs: int | None, packed: Packed | None = None) -> Tensor:
         x_in = x.to(autocast_dtype(x))

@@ -37,10 +37,8 @@ class Linformer(Attention):
         self.info = info_of(self, scale, rank=rank)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        k, v = (self._projected(x, key_mask) for x in (k, v))
+        # After the projections to keys and values: a bias must not leak from padding.
+        k, v = (without_padding(x, key_mask) for x in (k, v))
+        weight = self.project_keys[:, : k.shape[2]]  # [1, L, k]
+        k, v = (torch.einsum("hlk,bhld->bhkd", weight, x) for x in (k, v))  # [B, H, k, Dh]
         return weigh(q, k, v, None, self.scale, self.dropout)
-
-    def _projected(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """[B, H, L, Dh] -> [B, H, k, Dh]."""
-        x = without_padding(x, key_mask)  # after their projections: a bias must not leak from padding
-        return torch.einsum("hlk,bhld->bhkd", self.project_keys[:, : x.shape[2]], x)

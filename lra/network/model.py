@@ -87,7 +87,7 @@ class Model(nn.Module):
         """Compute logits [B, classes] of tokens [B P, L], or [B, L, classes] or [m, classes] for those of positions.
 
         Args:
-            scored: [m] places of positions in the batch, row after row, whose logits alone are computed.
+            scored: [m] indices of positions in the batch, row after row, whose logits alone are computed.
             packed: the layout of the documents with their CLS, in which everything per position is computed.
         """
         mask = self._mask(tokens) if self.masks_padding and packed is None else None
@@ -148,7 +148,7 @@ class Model(nn.Module):
                 f"blocks.{number}.mixer.{name}"
                 for number, block in enumerate(self.blocks)
                 for name, _ in block.mixer.named_parameters()
-                if any(f"{name}.".startswith(f"{place}.") for place in block.mixer.parameter_groups.get(group, ()))
+                if any(f"{name}.".startswith(f"{member}.") for member in block.mixer.parameter_groups.get(group, ()))
             ]
             if not members:
                 mixer = self.blocks[0].mixer

@@ -79,7 +79,8 @@ def convolve_both(x: Tensor, earlier: Tensor, later: Tensor) -> Tensor:
     """
     length = x.shape[1]
     size = 1 << (2 * length - 2).bit_length()  # at least 2 L - 1 lags: no wrap-around
-    both = torch.cat([pad(earlier, (0, size - 2 * length + 1)), later[:, : length - 1].flip(-1)], dim=-1)
+    # A kernel of positive lags from the front and of negative ones from the back: a circular convolution wraps them.
+    both = torch.cat([pad(earlier, (0, size - 2 * length + 1)), later[:, : length - 1].flip(-1)], dim=-1)  # [D, size]
     y = torch.fft.irfft(torch.fft.rfft(x.transpose(1, 2), size) * torch.fft.rfft(both), size)
     return y[..., :length].transpose(1, 2)
 
