@@ -150,7 +150,7 @@ def test_prf_keeps_its_weights_where_features_underflow(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["generative_rks", "fastfood_rks"])
 def test_a_layer_may_be_called_twice_before_its_backward_pass(name: str) -> None:
-    """Every call has frequencies of its own, and gradients are those of both."""
+    """Each call draws its own frequencies; the gradient is the sum of the gradients of both calls."""
     mixer, x = mixer_of(name).train(), noise(2, 7, 15)
     total, grads = 0.0, []
     for draw in (1, 2):

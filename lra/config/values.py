@@ -117,7 +117,7 @@ def _takes_null(validate: Callable, values: Mapping[str, Any], path: Path) -> bo
 
 
 def _expected(error: Any) -> str:
-    """Return the message of one of pydantic's errors, with the value that was perhaps meant."""
+    """Return the message of one of pydantic's errors, with a suggestion for a misspelt value."""
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input ").replace("valid array", "valid list")
     kind, value = error["type"], error["input"]
     if kind == "greater_than" and isinstance(error["ctx"]["gt"], int):

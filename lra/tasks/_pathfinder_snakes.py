@@ -199,7 +199,7 @@ def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list
 def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tuple[np.ndarray, Snakes]:
     """Add a paddle to each snake, and return the indices with room for it and their snakes.
 
-    A paddle enters the mask one step late, when the next one is placed, which would touch it otherwise.
+    A paddle is added to the mask when the next one is placed: earlier, the next would count as touching it.
     """
     style, rim = board.style, board.style.rim
     pivots = style.walked(style.ahead, snake.turns[:, -1], snake.pivot)

@@ -126,7 +126,7 @@ def test_gated_deltanet(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @every_length
 def test_mlstm(length: int) -> None:
-    """With a cap of the gates that is never felt, no eps in the denominator, and our norm in place of theirs."""
+    """The library with a cap too high to matter, no eps in the denominator, and our norm in place of its own."""
     lib = pytest.importorskip("transformers.models.xlstm.modeling_xlstm")
     ours = mixer_of("mlstm", **SHAPE)
     sizes = {"hidden_size": 15, "num_heads": 3, "qk_dim_factor": 1.0, "v_dim_factor": 1.0, "chunk_size": 16}
