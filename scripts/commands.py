@@ -29,7 +29,7 @@ PARTS = {  # what takes longer than ten minutes is run with these words, in plac
     r"rates=": "system=simple seed=1",
     r"task=mqar": "system=simple seed=1 train.steps=300",
     r"task=image": "task.limit=200 train.steps=4 train.eval_every=2",
-    r"task=books": "task.limit=6 train.steps=4 train.eval_every=2",
+    r"task=books": "size=smoke",
     r"torchrun": "size=small train.steps=4 train.eval_every=2",
 }
 OWN_FILES = "/mine.py\n/my*\n/test_m*.py\n/lra_options/\n/reviews.csv\n"  # of a reader who follows the pages
