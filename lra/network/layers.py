@@ -79,7 +79,9 @@ class FeedForward(nn.Sequential):
         x = x.to(autocast_dtype(x))
         first, activation, inner, second, outer = self
         if isinstance(activation, nn.GELU) and inner.draws_indices(x, packed):
-            before = first(x)
+            # On a CPU: zeros at drawn indices instead of masks, and both scales in the small weights of the second
+            # Linear, so that dropout makes no further pass over the hidden units.
+            before = first(x)  # [B, N, hidden]
             hidden = _GeluDrop.apply(before, inner.indices(before))
             bias = None if second.bias is None else second.bias * outer.scale
             y = linear(hidden.flatten(0, -2), second.weight * (inner.scale * outer.scale), bias)
