@@ -150,7 +150,7 @@ def test_the_s4_protocol_has_the_rates_of_sources(attention: str) -> None:
         ("{state: {rate: 0, weight_decay: 0}}", "train.groups.state.rate=0: should be greater than 0"),
         ("{state: {rate: twice, weight_decay: 0}}", "train.groups.state.rate=twice: "),
         ("{state: {rat: 1, weight_decay: 0}}", "train.groups.state.rat: unknown key; did you mean 'rate'"),
-        ("{state: 0.001}", "train.groups="),
+        ("{state: 0.001}", "train.groups"),
     ],
 )
 def test_a_mistake_in_groups_is_named(value: str, message: str) -> None:

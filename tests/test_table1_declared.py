@@ -26,16 +26,16 @@ def test_published_settings_and_declared_deviations(task: str, protocol: str) ->
     for system, count in parameters.items():
         run = settings(protocol, task, system)
         model, train = run.model, run.train
-        sizes = (model["depth"], model["heads"], model["dim"], model["mlp_dim"], train["eval_every"])
-        rates = (run.task["max_length"], train["steps"], train["lr"], train["warmup"])
+        sizes = (model.depth, model.heads, model.dim, model.mlp_dim, train.eval_every)
+        rates = (run.task["max_length"], train.steps, train.lr, train.warmup)
         assert (*rates, *sizes) == TABLE3[task][:-1]
-        assert (train["batch_size"], train["schedule"], train["weight_decay"]) == (32, "rsqrt", 0.1)
-        assert (train["betas"], train["eps"], train["clip_norm"]) == ([0.9, 0.999], 1e-8, None)
-        assert (model["qkv_dim"], model["dropout"], model["pooling"]) == (model["dim"], 0.1, "cls")
-        assert (run.precision, train["selection"]) == ("bf16", "best_val")
-        assert [train[key] for key in ("progress", "goal", "cooldown")] == [None] * 3
-        assert train["patience"] == (4 if (task, protocol) == ("text", "strict") else None)
-        assert model["key_mask"] is (protocol == "strict")
+        assert (train.batch_size, train.schedule, train.weight_decay) == (32, "rsqrt", 0.1)
+        assert (train.betas, train.eps, train.clip_norm) == ([0.9, 0.999], 1e-8, None)
+        assert (model.qkv_dim, model.dropout, model.pooling) == (model.dim, 0.1, "cls")
+        assert (run.precision, train.selection) == ("bf16", "best_val")
+        assert [getattr(train, key) for key in ("progress", "goal", "cooldown")] == [None] * 3
+        assert train.patience == (4 if (task, protocol) == ("text", "strict") else None)
+        assert model.key_mask is (protocol == "strict")
         assert run.task.get("validation") == (
             {"strict": "holdout", "paper": "test"}[protocol] if task == "text" else None
         )

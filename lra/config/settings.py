@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from lra.config.values import STRICT
@@ -17,7 +17,7 @@ Cores = Annotated[int, Field(gt=0, le=1024)]
 class Checkpoints:
     """When a run saves its state, and whether it keeps its weights; the keys of `checkpoint`."""
 
-    minutes: Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: only where the run pauses
+    minutes: PositiveFloat
     steps: PositiveInt | None
     keep: bool
 

@@ -294,3 +294,15 @@ def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> 
         for future in window:
             future.cancel()
         pool.shutdown()
+
+
+class FromFolder(FromSource):
+    """Builder of a task whose option `folder` names the raw data, as it is typed or below the data folder."""
+
+    folder: str
+
+    def at(self, data_config: DataConfig) -> Self:
+        """As of `TaskBuilder`. Raises UserError if there is no such folder, before a run takes its own."""
+        builder = super().at(data_config)
+        builder.located(builder.folder, "folder")
+        return builder

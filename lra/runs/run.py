@@ -255,7 +255,7 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
         if task.objective == "next_token":
             text = sample(model, task, job.settings.generate, job.settings.seed)
             write_atomic(job.folder / SAMPLE, text.encode())
-        if trainer.output.checkpoints.keep:
+        if job.settings.checkpoint.keep:
             write_atomic(job.folder / WEIGHTS, tensors.encode(model.state_dict()))
             if (task.folder / TOKENIZER).exists():
                 write_atomic(job.folder / TOKENIZER, (task.folder / TOKENIZER).read_bytes())

@@ -1,7 +1,7 @@
 """Classification of texts, of pairs of texts, or of token ids: the user's own files, or data sets of the hub."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, compress
 from pathlib import Path
@@ -82,7 +82,7 @@ class Files(FromSource):
     padding: NonNegativeInt | None
     max_length: PositiveInt
     limit: PositiveInt | None
-    name: str | None  # type: ignore[assignment]
+    name: str | None = field()  # type: ignore[assignment]  # without it, the base class's name would be a default
 
     def __post_init__(self) -> None:
         self.fractions = {"val": self.val, "test": self.test}

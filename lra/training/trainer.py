@@ -81,14 +81,14 @@ class Output:
     Args:
         folder: receives `metrics.jsonl` and checkpoints; None: neither is written.
         title: prefix of messages.
-        checkpoints: when they are due.
+        checkpoints: when they are due; None: at the end and at a pause.
         run: JSON values that checkpoints keep beside the state: configuration and conditions of the run.
         log: receives each line of `metrics.jsonl`.
     """
 
     folder: Path | None = None
     title: str = "training"
-    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(minutes=math.inf, steps=None, keep=False))
+    checkpoints: Checkpoints | None = None
     run: dict[str, Any] = field(default_factory=dict)
     log: Callable[[dict[str, Any]], None] = lambda _: None
 
@@ -170,7 +170,8 @@ class Trainer:
                     self.evaluate(stop, bar)
                 bar.step(self.step, self.losses[-1], tokens.computed)
                 waited = time.monotonic() - self._saved_at
-                due = self.step >= rule.step or self.output.checkpoints.due(self.step, waited)
+                checkpoints = self.output.checkpoints
+                due = self.step >= rule.step or (checkpoints is not None and checkpoints.due(self.step, waited))
                 if distributed.all_reduce_sum(due and distributed.is_main()) == [1]:  # on all ranks by rank 0's clock
                     self.save()
                 distributed.pause_all(stop.pending() or limit())
