@@ -1,4 +1,4 @@
-"""SHA-256 of the code of a user's attention, task or first weights, which is part of a run's configuration."""
+"""SHA-256 of a user's code (attention, task or initial weights); a run's configuration includes the hash."""
 
 import ast
 import hashlib

@@ -1,4 +1,4 @@
-"""Names of data sets, and names that fit into a path or the limit of a service."""
+"""Names of data sets, and shortening of names to the limits of file systems and logging services."""
 
 import unicodedata
 from collections.abc import Callable
@@ -23,8 +23,8 @@ def data_name(data: Any, name: str | None) -> str:
 
     Args:
         data: `task.data`: a path, a mapping from splits to paths, or `hf:NAME` or `hf:NAME:CONFIGURATION`.
-        name: `task.name`, which is taken as it is; None for the name of the folder, of the file without its end, or of
-            the data set of the hub with its configuration.
+        name: `task.name`, used unchanged; if None, the name is that of the folder, of the file without its extension,
+            or of the Hugging Face data set with its configuration.
     """
     if not name and isinstance(data, str) and data.startswith(HUB):
         source, *configuration = data.removeprefix(HUB).split(":", 1)

@@ -260,7 +260,7 @@ def new_folder(folder: Path, key: str) -> Iterator[Path]:
     try:
         staging.mkdir()
         yield staging
-        if base == target:  # it stays, for it may be a mounted disk
+        if base == target:  # keep an existing folder: it may be a mount point
             for path in staging.iterdir():
                 path.rename(target / path.name)
         else:

@@ -118,7 +118,10 @@ class S4D(Mixer):
         return copies.unsqueeze(1).expand(-1, self.config.dim // self.copies, -1).flatten(0, 1)
 
     def kernel(self, length: int) -> Tensor:
-        """K [directions, D, length]; its step does not depend on `length`."""
+        """Return the kernel K [directions, D, length].
+
+        The step of its tables of powers depends on `max_positions`, not on `length`.
+        """
         rate, c = self.modes()
         return mode_kernel(rate, c, length, math.isqrt(self.config.max_positions - 1) + 1)
 

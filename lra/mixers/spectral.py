@@ -359,7 +359,7 @@ def scaled(x: Tensor) -> Tensor:
 
 
 def rks(x: Tensor, omega: Tensor, samples: int, smoothing: float) -> Tensor:
-    """[cos, sin](x Omega) / sqrt(samples), and the constant: [..., Dh] -> [..., 2 m + 1]."""
+    """[cos, sin](x Omega) / sqrt(samples), then the constant `smoothing`: [..., Dh] -> [..., 2 m + 1]."""
     return _Waves.apply(x @ omega, samples**-0.5, smoothing)
 
 

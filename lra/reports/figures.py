@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WIDTH = 3.5  # width of a panel in inches; fits on a phone without scaling
 LINE = 0.17  # inches for a row of small text
 LONGEST = 28  # characters of a name
-TOGETHER = 9  # a panel with more curves colours this many
+TOGETHER = 9  # maximum number of coloured curves in a panel; the others are grey
 COLOURS = (  # of a system: that of its place in the order of tables, in every figure of every report
     "#0072b2", "#009e73", "#7f7f7f", "#8c564b", "#d55e00", "#e69f00", "#cc79a7",
     "#7b3294", "#000000", "#56b4e9", "#b8860b", "#6b8e23", "#17a2b8",

@@ -126,7 +126,7 @@ def counter() -> FlopCounterMode:
 
 
 def _fourier(x: torch.Size, axes: Sequence[int], *_: Any, **__: Any) -> int:
-    """5 n log2(n) FLOPs for each transform of n numbers, as of radix 2."""
+    """Count 5 n log2(n) FLOPs for each transform of n numbers, the cost of a radix-2 FFT."""
     return round(5 * x.numel() * math.log2(math.prod(x[axis] for axis in axes)))
 
 

@@ -79,7 +79,10 @@ class RunFolder:
 
     @property
     def is_claimed(self) -> bool:
-        """True if the folder holds results or a state: a run claims it at its first step, not while it reads data."""
+        """True if the folder holds a checkpoint, or a record of a run that did not fail.
+
+        A run claims its folder at its first step, not while it reads data.
+        """
         if (self.path / CHECKPOINT).exists():
             return True
         run = self.record

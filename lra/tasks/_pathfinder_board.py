@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from lra.tasks._pathfinder_sprites import FULL, Paddles, dilated, markers
 
-FREE = 76  # a mask of at most so much of 255 leaves a place free: 0.3
+FREE = 76  # a pixel is free if its mask value is at most this: 0.3 of 255
 MARKER = 100  # contrast of a marker in percent
 
 
@@ -119,7 +119,7 @@ def lit(sprites: np.ndarray, contrast: int, *, exact: bool) -> np.ndarray:
 
 
 def paint(canvas: np.ndarray, rim: int, lines: np.ndarray, snake: Snakes, rows: np.ndarray) -> None:
-    """Draw snakes on the canvases `rows` [n], which have a rim, with the lines of all directions."""
+    """Draw one snake on each of the canvases `rows` [n]; `lines` are the sprites of a paddle by direction."""
     for position, turn in zip(snake.positions.swapaxes(0, 1), snake.turns.T, strict=True):
         lay(canvas, rim, lines[turn], rows, position)
 

@@ -169,8 +169,8 @@ def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes,
 def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list[Snakes]]:
     """First paddles of two snakes, and the images [n] with room for both.
 
-    As in the public generator, every pixel that is checked around the first paddle must be in the middle of the
-    window, which leaves few directions.
+    As in the public generator, every pixel that is checked around the first paddle must be at least twice
+    `seed_distance` from the edges of the window; only few directions of the paddle satisfy this.
     """
     style, n = board.style, len(board)
     edge = 2 * design.seed_distance

@@ -4,7 +4,7 @@ As in the public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder; 
 `imresize`, everything is drawn at twice the size by Pillow and reduced by its Lanczos filter. Sines are rounded to 30
 bits before they are compared with a whole number, so that every machine finds the same pixels.
 
-Legend: M margins, A directions (360 whole degrees of a first paddle, then the K of a further one), P pixels of a side.
+Legend: M margins, A directions (360 whole degrees for a first paddle, then K for later ones), P pixels of a side.
 """
 
 from dataclasses import dataclass
@@ -138,7 +138,7 @@ class Paddles:
     usable: np.ndarray
 
     def walked(self, ends: np.ndarray, turns: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Ends [..., 2] of walks from `positions` [..., 2], by a table: head, first, ahead or second."""
+        """Look up the ends of walks from `positions` [..., 2] in a table: `head`, `first`, `ahead` or `second`."""
         return ends[turns[..., None], np.arange(2), positions + self.outside]
 
     @property

@@ -19,7 +19,7 @@ from lra.ops.packing import Packed
 from lra.training import distributed
 from lra.training.recipe import Recipe
 
-# Cost of a micro-batch besides its tokens, in tokens of a model of width 1: measured at 64 to 256; cuda: a guess.
+# Fixed cost of a micro-batch, in tokens of a model of width 1. cpu: measured at widths 64 to 256; cuda: estimated.
 OVERHEAD = {"cpu": 1 << 16, "cuda": 1 << 23}
 PADDED = 0.05  # fraction of padding in a micro-batch above which packing pays
 

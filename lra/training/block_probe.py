@@ -81,9 +81,10 @@ def _inside(block: Block, x: Tensor, key_mask: Tensor | None) -> dict[str, float
 
 
 def score_statistics(q: Tensor, k: Tensor, real: Tensor, scale: Tensor | float) -> tuple[float, float]:
-    """Return the standard deviation of A and ||A - A^T|| / ||A||, means over B and H.
+    """Return the standard deviation and the asymmetry ||A - A^T|| / ||A|| of the scores A = scale Q K^T.
 
-    q, k [B, H, N, Dh], real [B, N]. A is never formed: ||A||^2 = <Q^T Q, K^T K> and <A, A^T> = <K^T Q, (K^T Q)^T>.
+    Both are means over B and H. q, k [B, H, N, Dh], real [B, N]. A is never formed:
+    ||A||^2 = <Q^T Q, K^T K> and <A, A^T> = <K^T Q, (K^T Q)^T>.
     """
     # Products of [Dh, Dh] are the trace forms of those of [N, N]: O(N Dh^2) instead of O(N^2 Dh).
     q, k = (x.double() * real[:, None, :, None] for x in (q * scale, k))  # rows of padding are 0

@@ -101,7 +101,7 @@ def evaluate(
     Args:
         keep: receives the predicted classes.
         stop: a signal ends the evaluation, on all ranks.
-        progress: called before each micro-batch with the numbers of examples done and of all, of this rank.
+        progress: called before each micro-batch with the number of examples this rank has scored, and its total.
 
     Raises:
         Paused: `stop` received a signal.
@@ -159,7 +159,8 @@ def diagnose(
 def continuation(model: Model, prompt: list[int], *, tokens: int, top_p: float, seed: int) -> list[int]:
     """Draw `tokens` further ids by nucleus sampling (Holtzman et al. 2020) with probability `top_p`.
 
-    The model reads the last `max_len` ids, padded to `max_len` as in training, on which a scale may depend.
+    The model reads the last `max_len` ids, padded to `max_len` as in training: a score scale may depend on the
+    padded length.
     """
     model.eval()
     ids = list(prompt)

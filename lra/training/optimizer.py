@@ -43,9 +43,10 @@ class Update:
 
 
 def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
-    """Create AdamW over the weights that are not frozen, with a group for each weight decay and `factor` of the rate.
+    """Create AdamW over trainable weights, with a group for each pair of weight decay and learning-rate `factor`.
 
-    `update` changes nothing while `broken`, a tensor on the device, is 1.
+    The optimizer gets a tensor `broken` on the device; `update` sets it to 1 at a value that is not finite, and from
+    then on changes no weights.
     """
     group_of = model.group_by_parameter(recipe.groups or ())
     groups: dict[tuple[float, float], list[torch.nn.Parameter]] = defaultdict(list)
