@@ -20,7 +20,7 @@ from lra.core.errors import UserError
 
 Backend = Literal["torch", "fla"]
 
-KERNELS = {  # by the module below fla.ops: its function, and its names of our inputs
+KERNELS = {  # module in fla.ops -> its function, and its keywords for the inputs of `Scan`
     "simple_gla": ("chunk_simple_gla", ("q", "k", "v", "g")),
     "gla": ("chunk_gla", ("q", "k", "v", "g")),
     "gated_delta_rule": ("chunk_gated_delta_rule", ("q", "k", "v", "beta", "g")),
@@ -30,7 +30,7 @@ KERNELS = {  # by the module below fla.ops: its function, and its names of our i
 
 @dataclass(frozen=True)
 class Scan:
-    """Recurrence with a kernel.
+    """Recurrence computed by a chunked form in PyTorch or by a kernel of flash-linear-attention.
 
     Args:
         kernel: a key of KERNELS.
@@ -78,14 +78,14 @@ class Scan:
 
 
 def scan_of(mixer: nn.Module) -> Scan | None:
-    """Return the scan of a mixer, or None."""
+    """Return the mixer's `Scan`, or None if it has none."""
     scan = getattr(mixer, "scan", None)
     return scan if isinstance(scan, Scan) else None
 
 
 def function(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
-    """Import and return the library's function."""
-    os.environ.setdefault("TRITON_F32_DEFAULT", "tf32x3")  # read when a kernel is compiled; Triton's own is tf32
+    """Import and return the library's function for this kernel."""
+    os.environ.setdefault("TRITON_F32_DEFAULT", "tf32x3")  # read when a kernel is compiled; Triton's default is tf32
     warnings.filterwarnings("ignore", r"\s*ChunkDeltaRuleFunction does not support float32 on some platforms")
     name, _ = KERNELS[kernel]
     return getattr(import_module(f"fla.ops.{kernel}"), name)

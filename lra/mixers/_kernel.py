@@ -39,7 +39,7 @@ class KernelAttention(Attention, abstract=True):
         """Map q, k [B, H, L, Dh] to phi(q), phi(k) [B, H, L, M]; maxima over keys must exclude padded ones.
 
         A causal form may append the log decay of `causal_product` [B, H, L]. Classes with `packs` get chunks of a
-        packed batch [C, H, CHUNK, Dh], where q may be [B, H, 1, Dh], and the layout.
+        packed batch [C, H, CHUNK, Dh], where q may be [B, H, 1, Dh], and the batch's layout `packed`.
         """
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -66,7 +66,7 @@ class KernelAttention(Attention, abstract=True):
             return packed.by_row(total / self.denominator(mass))
 
     def denominator(self, mass: Tensor) -> Tensor:
-        """phi(q_i) . z, kept away from zero."""
+        """Return the denominator, kept away from zero, from `mass` = phi(q_i) . z."""
         return mass + self.eps
 
 
@@ -75,7 +75,8 @@ def exponentials(log_q: Tensor, log_k: Tensor, causal: bool, packed: Packed | No
 
     Exponents are shifted by maxima, without gradient, since shifts cancel between the weighted sum and its denominator.
     Two-sided: each feature of the keys has its own maximum, over all keys, which is added to the queries; the
-    denominator is at least 1. Causal: the features share one, over the keys so far; where it grows, earlier sums decay.
+    denominator is at least 1. Causal: all features share one maximum, over the keys so far; where it grows, the sums so
+    far decay.
     """
     if causal:
         top = log_k.detach().amax(dim=-1, keepdim=True).cummax(dim=-2).values
@@ -95,6 +96,6 @@ def exponentials(log_q: Tensor, log_k: Tensor, causal: bool, packed: Packed | No
 
 
 def product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """sum_j (q_i . k_j) v_j, in time linear in L; q, k [..., L, M], v [..., L, N] -> [..., L, N]."""
-    state = v.transpose(-2, -1) @ k  # [..., N, M]; in this order the gradients of q and k are laid out as they are
+    """Compute sum_j (q_i . k_j) v_j, in time linear in L; q, k [..., L, M], v [..., L, N] -> [..., L, N]."""
+    state = v.transpose(-2, -1) @ k  # [..., N, M]; this order gives gradients the memory layout of q and k
     return q @ state.transpose(-2, -1)

@@ -74,7 +74,7 @@ class Recurrent(Mixer, abstract=True):
         return silu(gate) * merge_heads(self.normed(y))
 
     def normed(self, y: Tensor) -> Tensor:
-        """y / sqrt(mean of y^2 + eps) over the last axis."""
+        """Return y / sqrt(mean of y^2 + eps), the mean over the last axis."""
         return rms_norm(y, y.shape[-1:], eps=self.norm_eps)
 
 
@@ -93,8 +93,7 @@ def log_uniform(option: str, low: float, high: float, size: int) -> Tensor:
 class DecaySteps(nn.Module):
     """Decay exp(-A dt) of every head with dt = softplus(x W + c).
 
-    A starts uniform between `a_min` and `a_max`, and c so that softplus(c) is log-uniform between `dt_min` and
-    `dt_max`.
+    Initially A is uniform between `a_min` and `a_max`, and softplus(c) log-uniform between `dt_min` and `dt_max`.
     """
 
     def __init__(self, config: MixerConfig, *, a_min: float, a_max: float, dt_min: float, dt_max: float) -> None:

@@ -17,7 +17,7 @@ LIKE_VANILLA = "scores are divided by √(H Dh), as SimpleTRON's authors do for 
 
 
 def scale_of(config: MixerConfig, scale: ScaleOrNone) -> float:
-    """Return the softmax scale."""
+    """Return the factor of q . k: 1 / sqrt(Dh), 1 / sqrt(H Dh), or 1 for `none`."""
     if scale == "none":
         return 1.0
     return (config.qkv_dim if scale == "qkv_dim" else config.head_dim) ** -0.5
@@ -35,7 +35,7 @@ def info_of(mixer: Mixer, scale: ScaleOrNone, *deviations: str, **values: object
 
 
 def allowed(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor | None:
-    """Return the mask of `weigh` for q [B, H, n, Dh] of the first n positions and k [B, H, L, Dh]."""
+    """Return the mask of `weigh`, or None if there is none; q [B, H, n, Dh] has the first n of L positions."""
     mask = None if key_mask is None else key_mask[:, None, None, :]
     if causal:
         earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
@@ -57,7 +57,7 @@ def weigh(
     Args:
         q: [B, H, ..., n, d].
         k: [B, H, ..., m, d]; v likewise.
-        mask: [B, H, ..., n, m], True where a query may attend to a key, with axes of 1 where it is the same.
+        mask: [B, H, ..., n, m], True where a query may attend to a key; broadcast.
         columns: positions of the keys [..., m] for the noise; None: 0 to m - 1.
     """
     if not dropout.drops:
@@ -67,7 +67,7 @@ def weigh(
             flat_q, flat_k, flat_v = (x.flatten(1, -3) for x in (q, k, v))
             return weigh(flat_q, flat_k, flat_v, mask, scale, dropout).view_as(q)
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    # The fused kernels draw one mask for the whole batch; ours belongs to the example, so the weights are formed.
+    # Fused kernels draw dropout for the whole batch; here each document has its own noise, so weights are computed.
     scores = (q * scale) @ k.transpose(-2, -1)  # [B, H, ..., n, m]
     if mask is not None:  # not -inf: a row that may attend to nothing gets equal weights instead of NaN
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)

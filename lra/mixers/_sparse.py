@@ -1,8 +1,8 @@
 """Sparse attention: softmax over the keys of a pattern, without an L x L matrix.
 
-Positions form N blocks of b. The keys that the queries of a block read come in parts: whole blocks named by a table, or
-the same positions for all; a rule on positions masks inside them. The scores of all parts share one softmax, so the
-result is that of the dense mask. Time O(L m D) and memory O(H L m) for m keys per query.
+Positions form N blocks of b. The keys that a block's queries read consist of parts: whole blocks listed in a table, or
+positions that are the same for all queries; a rule on positions masks keys within a part. The scores of all parts share
+one softmax, so the result equals attention with the dense mask. Time O(L m D) and memory O(H L m) for m keys per query.
 Legend: as in `lra.mixers.base`; N blocks, b positions in one, m keys of a part.
 """
 
@@ -18,20 +18,20 @@ from lra.mixers._softmax import Scale, info_of, scale_of, weigh
 from lra.mixers.base import Attention, MixerConfig
 from lra.ops.dropout import Dropout
 
-WIDEST = 128  # positions in the blocks of a wide window; larger ones read more keys in vain
+WIDEST = 128  # maximum block width of a window; wider blocks read more keys that are then masked
 
 Rule = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyPart:
-    """Keys that queries read, where `rule(i, j)` on positions allows it. The parts of a pattern share no key."""
+    """Some of the keys that queries read; query i reads key j only if `rule(i, j)`. Parts of a pattern share no key."""
 
     rule: Rule | None = None
 
     @abstractmethod
     def positions(self, by_block: Tensor) -> Tensor:
-        """Return the positions of the keys [1 or H, 1 or N, 1, m], given all positions [N, b]; others are no keys."""
+        """Return the positions of the keys [1 or H, 1 or N, 1, m], given all positions [N, b]; others are masked."""
 
     @abstractmethod
     def pick(self, x: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class KeyPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks(KeyPart):
-    """Blocks in row n of `table` [1 or H, N, blocks] for the queries of block n; other numbers are no blocks."""
+    """Keys of blocks: row n of `table` [1 or H, N, blocks] lists them for block n; keys of other indices are masked."""
 
     table: Tensor
 
@@ -58,7 +58,7 @@ class Blocks(KeyPart):
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(KeyPart):
-    """The same `columns` [m] for all queries."""
+    """Keys at the positions `columns` [m], the same for all queries."""
 
     columns: Tensor
 
@@ -70,9 +70,9 @@ class Columns(KeyPart):
 
 
 def band(by_block: Tensor, window: int, causal: bool) -> Tensor:
-    """Return a table [1, N, blocks] of the blocks with a position at most `window` from one of the own block.
+    """Return a table [1, N, blocks]: for each block, the blocks with a position at most `window` from one of its own.
 
-    The first rows begin with block 0 and have blocks beyond the window, which need a rule.
+    The first rows begin with block 0 and so contain blocks beyond the window, which a rule must mask.
     """
     blocks, width = by_block.shape
     reach = -(-window // width)
@@ -82,7 +82,10 @@ def band(by_block: Tensor, window: int, causal: bool) -> Tensor:
 
 
 def visible(part: KeyPart, by_block: Tensor, readable: Tensor, causal: bool) -> Tensor:
-    """Return where queries may read the keys of a part, broadcastable to [B, H, N, b, m]; readable [B or 1, N b]."""
+    """Return a mask, True where queries may read a part's keys, broadcastable to [B, H, N, b, m].
+
+    `readable` [B or 1, N b] is True at positions that may be keys.
+    """
     i, j = by_block.unsqueeze(-1), part.positions(by_block)
     seen = readable[:, j.clamp(0, by_block.numel() - 1)] & (j >= 0) & (j < by_block.numel())
     if part.rule is not None:
@@ -91,10 +94,10 @@ def visible(part: KeyPart, by_block: Tensor, readable: Tensor, causal: bool) -> 
 
 
 class PatternAttention(Attention, abstract=True):
-    """Base class of attentions with a pattern: `pattern` defines it, `parts` says how it is computed.
+    """Base class of attentions with a pattern: `pattern` defines it, `parts` how its keys are gathered.
 
-    Global positions are read by all and read all; they add dense rows, O(g L D) time and O(H g L) memory, with a
-    dropout of their own. `keys` describes for `info` which j a position i reads.
+    The g global positions read all positions and are read by all. They add dense rows with a separate dropout layer,
+    O(g L D) time and O(H g L) memory. `keys` is the condition on i and j in the formula of `info`.
     """
 
     can_be_causal = True
@@ -118,7 +121,7 @@ class PatternAttention(Attention, abstract=True):
         """Return True where position i reads position j, broadcast, apart from global positions and causality."""
 
     def select_global(self, positions: Tensor) -> Tensor:
-        """Return which of the positions `positions` [L] are global [g]."""
+        """Return the global ones [g] of `positions` [L]."""
         return positions[:0]
 
     @property
@@ -127,7 +130,7 @@ class PatternAttention(Attention, abstract=True):
 
     @property
     def full_pattern(self) -> bool:  # type: ignore[override]
-        """True if the pattern leaves out no pair of `max_positions` apart from causality."""
+        """True if, at `max_positions`, each position reads all others, or all earlier ones in the causal form."""
         positions = torch.arange(self.config.max_positions, device="cpu")
         is_global = torch.isin(positions, self.select_global(positions))
         for i in positions[~is_global]:  # row by row: a pattern with gaps has them early
@@ -148,7 +151,7 @@ class PatternAttention(Attention, abstract=True):
         return mixed.index_copy(2, rows, weigh(q.index_select(2, rows), k, v, mask, self.scale, self.row_dropout))
 
     def _gather(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Outputs of all queries [B, H, L, Dh], global ones among them; each key counts once."""
+        """Return the outputs of all queries [B, H, L, Dh]; `attend` replaces those of global queries."""
         length = q.shape[-2]
         width = self.width(length)
         everything = torch.arange(-(-length // width) * width, device=q.device)
@@ -158,7 +161,7 @@ class PatternAttention(Attention, abstract=True):
         # The last block is filled up with positions that no query reads.
         real = by_block.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))
         q, k, v = (pad(x, (0, 0, 0, missing)).unflatten(-2, by_block.shape) for x in (q, k, v))
-        # Global keys are a part of their own, so the others leave them out: each key counts once.
+        # Global keys form a separate part, so the other parts leave them out: each key counts once.
         readable = [real.index_fill(1, everywhere.columns, False)] * len(parts)
         if len(everywhere.columns):
             parts, readable = [*parts, everywhere], [*readable, real]

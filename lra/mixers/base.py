@@ -1,6 +1,6 @@
 """Base classes of sequence mixers and of attentions with queries, keys and values.
 
-Legend: B batch, L positions (the CLS counts), D model width, H heads, Dh width of a head (H Dh = qkv_dim).
+Legend: B batch, L positions (including the CLS), D model width, H heads, Dh width of a head (H Dh = qkv_dim).
 A key mask [B, L] is True at real tokens; None means that all are real.
 """
 
@@ -32,12 +32,12 @@ class MixerConfig:
     dim: int  # D
     qkv_dim: int  # H Dh
     heads: int  # H
-    max_positions: int  # of the longest input: the task's `max_len`, plus one for a CLS
+    max_positions: int  # length of the longest input: the task's `max_len`, plus one for a CLS
     bias: bool = True  # projections have biases
     out_proj: bool = True  # attentions have an output projection
     dropout: float = 0.0  # probability
     dropout_over: Over = (
-        "values"  # where vectors of positions are dropped; weights between positions are dropped one by one
+        "values"  # unit of dropout on vectors of positions; attention weights are always dropped one by one
     )
     causal: bool = False  # outputs depend on no later position
     layer: int = 0  # index of the layer, from 0
@@ -56,17 +56,17 @@ class MixerConfig:
 class MixerInfo:
     """Description of a mechanism for tables and documentation.
 
-    The formula of a class has names of settings in braces; that of an instance describes its own settings.
+    The formula of a class has names of settings in braces; the constructor replaces them by their values.
     """
 
     paper: str  # source
     formula: str  # output of the mechanism
     complexity: str  # of time, as in O(complexity)
-    linear_memory: bool  # memory for the backward pass grows no faster than the length
-    reference: str  # the independent implementation of the tests
+    linear_memory: bool  # memory for the backward pass is at most linear in the length
+    reference: str  # independent implementation that tests compare it with
     scale: float | None = None  # factor of q . k, if it is one number
     deviations: tuple[str, ...] = ()  # differences from the paper or the authors' code beyond the settings
-    name: str = ""  # in tables, for a class of the user; empty for the name of the class
+    name: str = ""  # name in tables of a user's class; empty: the name of the class
 
 
 class Mixer(nn.Module, ABC):
@@ -74,16 +74,17 @@ class Mixer(nn.Module, ABC):
 
     A mixer has no residual connection and no norm. Outputs at real positions do not depend on the finite numbers at
     padded ones, and outputs there are finite. A class defines `info` and `forward`; a base class without `info` is
-    declared with `abstract=True`. Optional methods: follow(mixer of the layer before), called once, to read its memory;
-    score_scale(length, key_mask), the factor of q_i . k_j [B, 1, 1, 1] where weights are a function of these products.
+    declared with `abstract=True`. Optional methods: follow(earlier), called once with the mixer of the layer before,
+    whose state it may read; score_scale(length, key_mask), the factor of q_i . k_j [B, 1, 1, 1] where weights are a
+    function of these products.
 
     Attributes:
         maskable: uses a key mask.
         can_be_causal: has a form without dependence on later positions, used if `config.causal`.
         commutes: commutes with permutations of the positions.
         projects_out: has the output projection that the variants switch.
-        few_outputs: computes outputs at the first positions alone at lower cost.
-        full_pattern: a sparse pattern that leaves out no pair at `max_positions`, which makes it softmax attention.
+        few_outputs: can compute the outputs of only the first positions, at lower cost.
+        full_pattern: its pattern leaves out no pair of `max_positions` positions, so it equals softmax attention.
         one_graph: one or a few compiled graphs serve all lengths; else each length needs its own.
         parameter_groups: names for `train.groups`, each with names of parameters or modules as in `named_parameters`
             and `named_modules`. No parameter is in two groups; names that only some settings have are allowed.
@@ -112,11 +113,11 @@ class Mixer(nn.Module, ABC):
         self.config = config
         self.redraw_every: int | None = None
         self._drawn: tuple[int, int] | None = None
-        self._drawn_values: dict[str, int] = {}  # checksums of parameters
+        self._drawn_values: dict[str, int] = {}  # checksums of parameters by name
 
     @abstractmethod
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """Mixers with `few_outputs` also take `num_outputs`: compute the first so many outputs alone."""
+        """Mix x; mixers with `few_outputs` also take `num_outputs`: compute only the first `num_outputs` outputs."""
 
     def mix(self, x: Tensor, key_mask: Tensor | None, num_outputs: int | None, packed: Packed | None = None) -> Tensor:
         """Call `forward` and check its output.
@@ -124,11 +125,14 @@ class Mixer(nn.Module, ABC):
         Args:
             x: [B, L, D], or the rows [R, D] of a packed batch.
             key_mask: [B, L], True at real positions; None with a packed batch.
-            num_outputs: compute the outputs at the first positions alone; with a packed batch 1 or None.
-            packed: the layout of a packed batch, which `forward` gets padded.
+            num_outputs: number of first positions to compute outputs of, or None for all; if packed 1 or None.
+            packed: layout of a packed batch, which is padded before `forward`.
 
         Returns:
-            [B, L or num_outputs, D], or the rows [R, D] of a packed batch. Raises UserError for another shape or type.
+            [B, L or num_outputs, D], or the rows [R, D] of a packed batch.
+
+        Raises:
+            UserError: `forward` returned another shape or type.
         """
         if packed is not None:
             mixed = self.mix(packed.pad(x), packed.mask, num_outputs)
@@ -142,14 +146,14 @@ class Mixer(nn.Module, ABC):
         return mixed if few else mixed[:, :num_outputs]
 
     def _is_half(self, x: Tensor) -> bool:
-        """True if the real weights are in bf16 or fp16; a mixer without weights has the type of x."""
+        """Return True if the weights that are not complex, or x if there are none, are in bf16 or fp16."""
         return self._real_dtype(x) in (torch.bfloat16, torch.float16)
 
     def _real_dtype(self, x: Tensor) -> torch.dtype:
         return next((weight.dtype for weight in self.parameters() if weight.is_floating_point()), x.dtype)
 
     def _in_half_precision(self, x: Tensor, *others: object) -> Tensor:
-        """Call `forward` with weights in bf16 or fp16 as under autocast, which leaves sums and exponentials in fp32."""
+        """Call `forward` under autocast with half-precision weights in fp32, so that sums are in fp32."""
         tensors = {name: at_least_float32(value) for name, value in (*self.named_parameters(), *self.named_buffers())}
         with torch.autocast(x.device.type, self._real_dtype(x)):
             return functional_call(self, tensors, (at_least_float32(x), *others)).to(x.dtype)
@@ -157,8 +161,8 @@ class Mixer(nn.Module, ABC):
     def own_values(self) -> set[nn.Parameter]:
         """Return the parameters that keep the values of the constructor under any `model.weight_init`.
 
-        A mixer outside of lra keeps all values that its class has set; only projections left as `Attention` drew them
-        are drawn again.
+        There are none in mixers of lra. A user's mixer keeps all values that its class sets; only projections unchanged
+        since `Attention` drew them are drawn again.
         """
         if type(self).__module__.split(".")[0] == "lra":
             return set()
@@ -184,7 +188,7 @@ class Mixer(nn.Module, ABC):
 
 
 class Attention(Mixer, abstract=True):
-    """Multi-head attention: projections around `attend`; without `out_proj` the heads are the output (SimpleTRON)."""
+    """Multi-head attention: projections around `attend`; without `out_proj` it returns the joined heads."""
 
     projects_out = True
     packs: ClassVar[bool] = False  # defines `attend_packed`
@@ -201,7 +205,7 @@ class Attention(Mixer, abstract=True):
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Mix q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; with `few_outputs`, q may hold the first positions alone."""
+        """Mix q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; with `few_outputs`, q may have only the first positions."""
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, num_outputs: int | None = None) -> Tensor:
         q, k, v = self.project(x, num_outputs)  # q [B, H, L or num_outputs, Dh], k and v [B, H, L, Dh]
@@ -227,7 +231,7 @@ class Attention(Mixer, abstract=True):
         return self.packs and not self.causal
 
     def _project_rows(self, x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
-        """Project rows x [R, D] to one [R, H, Dh] for each projection; one product reads x, and its gradient, once."""
+        """Project rows x [R, D] to one [R, H, Dh] for each projection; one product reads x, and the gradient, once."""
         weight = torch.cat([projection.weight.to(x.dtype) for projection in projections])
         bias = torch.cat([projection.bias.to(x.dtype) for projection in projections]) if self.config.bias else None
         return linear(x, weight, bias).view(len(x), len(projections), self.config.heads, -1).unbind(1)
@@ -235,13 +239,13 @@ class Attention(Mixer, abstract=True):
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
         """Compute `attend` of a packed batch, for classes with `packs`; returns a tensor like q.
 
-        q is rows [R, H, Dh], or [B, H, Dh] of the first positions; k and v are rows, finite where padding is.
+        q is rows [R, H, Dh], or [B, H, Dh] of the first positions; k and v are rows, finite at padding.
         """
         raise NotImplementedError
 
     def project(self, x: Tensor, num_outputs: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """q [B, H, L or num_outputs, Dh] and k, v [B, H, L, Dh] of x [B, L, D]."""
-        x = x.to(autocast_dtype(x))  # once for all three
+        """Project x [B, L, D] to q [B, H, L or num_outputs, Dh] and k, v [B, H, L, Dh]."""
+        x = x.to(autocast_dtype(x))  # one conversion for all three projections
         inputs = ((self.query, x[:, :num_outputs]), (self.key, x), (self.value, x))
         q, k, v = (split_heads(projection(part), self.config.heads) for projection, part in inputs)
         return q, k, v
@@ -254,17 +258,17 @@ def checksum(value: Tensor) -> int:
 
 
 def project_in(config: MixerConfig) -> nn.Linear:
-    """Projection D -> H Dh."""
+    """Create the projection D -> H Dh."""
     return nn.Linear(config.dim, config.qkv_dim, bias=config.bias)
 
 
 def project_out(config: MixerConfig) -> nn.Module:
-    """Projection H Dh -> D, or the identity in variants without it."""
+    """Create the projection H Dh -> D, or the identity in variants without it."""
     return nn.Linear(config.qkv_dim, config.dim, bias=config.bias) if config.out_proj else nn.Identity()
 
 
 def without_padding(x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """x [B, L, C] or [B, H, L, C] with zeros at padded positions."""
+    """Return x [B, L, C] or [B, H, L, C] with zeros at padded positions."""
     if key_mask is None:
         return x
     real = key_mask.unsqueeze(-1)
@@ -272,12 +276,12 @@ def without_padding(x: Tensor, key_mask: Tensor | None) -> Tensor:
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """[B, L, H Dh] -> [B, H, L, Dh]."""
+    """Split the width into heads: [B, L, H Dh] -> [B, H, L, Dh]."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """[B, H, L, Dh] -> [B, L, H Dh]."""
+    """Join the heads: [B, H, L, Dh] -> [B, L, H Dh]."""
     return x.transpose(1, 2).flatten(2)
 
 

@@ -1,7 +1,7 @@
 """Based: linear attention with the second-order Taylor expansion of exp(q . k / sqrt(d)) as its kernel (eq. 3).
 
 phi(x) = [1, x', x' x'^T / sqrt(2)] with x' = x / sqrt(sqrt(d)); products m < n occur once, times sqrt(2). The weights
-are positive, at least 1/2. O(L D d^2) time for queries and keys of d columns a head.
+are positive, at least 1/2. O(L D d^2) time for queries and keys of d columns per head.
 """
 
 import torch
@@ -16,7 +16,7 @@ class Based(KernelAttention):
     """Linear attention with a Taylor kernel.
 
     Args:
-        width: d, of a head's queries and keys.
+        width: d, the width of a head's queries and keys.
     """
 
     info = MixerInfo(
@@ -42,7 +42,7 @@ class Based(KernelAttention):
         return self.taylor(q), self.taylor(k)
 
     def taylor(self, x: Tensor) -> Tensor:
-        """phi(x) [..., 1 + d + d (d + 1) / 2]."""
+        """Return phi(x) [..., 1 + d + d (d + 1) / 2]."""
         x = x * self.width**-0.25
         first, second = torch.triu_indices(self.width, self.width, device=x.device)
         products = x[..., first] * x[..., second] * torch.where(first == second, 0.5, 1.0).to(x.dtype).sqrt()

@@ -1,7 +1,7 @@
 """BigBird: blocks that read their neighbours, two global blocks and random ones.
 
 O(L (3 + 2 + r) b D) time for blocks of b and r random blocks. The pattern is that of `max_positions`: the last block is
-global, and an input that ends earlier is treated as padded and masked up to there.
+global, and a shorter input is treated as if it were padded to `max_positions` and masked.
 """
 
 import torch
@@ -16,8 +16,8 @@ from lra.mixers._sparse import Blocks, KeyPart, PatternAttention, band
 class BigBird(PatternAttention):
     """Block-sparse attention.
 
-    The random blocks of a row are distinct and neither neighbours nor global. There are fewer if no more are left, so
-    that few blocks give full attention.
+    The random blocks of a row are distinct and neither neighbours nor global. If too few are left,
+    a row reads all of them, so a short input gets full attention.
 
     Args:
         block: b.
@@ -69,7 +69,7 @@ def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
     """Draw `count` distinct random blocks for every block, none of them neighbour, first or last.
 
     Returns:
-        [H, N, up to count]; -1 if no more are left.
+        Indices of blocks [H, N, at most count]; -1 where fewer blocks are left.
     """
     free = free_blocks(torch.arange(blocks))
     order, chosen = torch.rand(heads, blocks, blocks).masked_fill(~free, -1).topk(min(count, max(blocks - 3, 0)))
@@ -77,5 +77,5 @@ def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
 
 
 def free_blocks(n: Tensor) -> Tensor:
-    """Mask [N, N] of the blocks that each block of `n` [N] may draw: all but neighbours, the first and the last."""
+    """Return a mask [N, N] of blocks that each block of `n` [N] may draw: all but neighbours, first and last."""
     return ((n[:, None] - n).abs() > 1) & (n > 0) & (n < len(n) - 1)

@@ -22,7 +22,7 @@ class Conv(Mixer):
     """Short gated convolution.
 
     Args:
-        width: positions that an output reads, its own included; odd.
+        width: number of positions that an output reads, including its own; odd.
     """
 
     info = MixerInfo(

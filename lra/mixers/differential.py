@@ -37,8 +37,8 @@ class Differential(Attention):
         super().__init__(config)
         self.norm_eps = norm_eps
         self.start = 0.8 - 0.6 * math.exp(-0.3 * config.layer)
-        self.by_query = nn.Parameter(0.1 * torch.randn(config.head_dim))  # u1 and u2, one after the other
-        self.by_key = nn.Parameter(0.1 * torch.randn(config.head_dim))
+        self.by_query = nn.Parameter(0.1 * torch.randn(config.head_dim))  # u1 and u2, concatenated
+        self.by_key = nn.Parameter(0.1 * torch.randn(config.head_dim))  # w1 and w2
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         mask = allowed(q, k, key_mask, self.causal)
@@ -50,6 +50,6 @@ class Differential(Attention):
         return ((1 - self.start) * rms_norm(y, y.shape[-1:], eps=self.norm_eps)).to(v.dtype)
 
     def share(self) -> Tensor:
-        """l, shared by all heads."""
+        """Return the scalar l, shared by all heads."""
         first, second = (half.sum() for half in (self.by_query * self.by_key).tensor_split(2))
         return first.exp() - second.exp() + self.start

@@ -82,9 +82,9 @@ class Extractor(Mixer):
         return self.out(self.dropout(y))
 
     def convolve(self, x: Tensor) -> Tensor:
-        """Sum over lags, x [B, L, r] -> [B, L, r], with zeros outside of x."""
+        """Compute the sum over lags of x [B, L, r] -> [B, L, r], with zeros outside of x."""
         later = 0 if self.causal else self.lags - 1
-        if not self.causal and min(self.taps, x.shape[1]) >= FFT_TAPS:  # its rounding would leak later positions
+        if not self.causal and min(self.taps, x.shape[1]) >= FFT_TAPS:  # causal: rounding would leak
             with full_precision(x.device):
                 x, weight = map(at_least_float32, (x, self.weight))
                 return fft_convolution(x, weight, self.groups, self.lags - 1)
@@ -98,7 +98,7 @@ def fft_convolution(x: Tensor, weight: Tensor, groups: int, earlier: int) -> Ten
     Windows have n >= 2 t - 1 positions, the first t - 1 for context, so that the transform of the taps has
     n c^2 / (2 groups) complex numbers, whatever the length.
 
-    x [B, L, c], padded with `earlier` zeros on the left and as many on the right as keep L, weight [c, c / groups, t]
+    x [B, L, c], padded with `earlier` zeros on the left and on the right to give L outputs, weight [c, c / groups, t]
     -> [B, L, c].
     """
     length, taps = x.shape[1], weight.shape[-1]

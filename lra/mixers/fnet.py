@@ -1,6 +1,7 @@
 """FNet: the real part of the Fourier transform over positions and width, unscaled (eq. 3).
 
-No parameters, no heads, no mask: padding takes part. O(L D log(L D)) time; nothing is saved for the backward pass.
+No parameters, no heads, no mask: padding is mixed as tokens are. O(L D log(L D)) time; nothing is saved for the
+backward pass.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Gated DeltaNet: a memory in which a write first removes the old value of its key.
 
-S_i = a_i (1 - b_i k_i k_i^T) S_{i-1} + b_i k_i v_i^T, y_i = S_i^T q_i / sqrt(Dh) (eq. 10), with q, k of length 1,
+S_i = a_i (1 - b_i k_i k_i^T) S_{i-1} + b_i k_i v_i^T, y_i = S_i^T q_i / sqrt(Dh) (eq. 10), with q, k of norm 1,
 b = sigmoid(x W_b) and a = exp(-A softplus(x W_a + c)); a = 1 is DeltaNet (Yang et al. 2024). q, k and v pass a short
 convolution and swish; norm(y) * swish(x W_g) is the input of the output projection. O(L D (C + Dh)) time, C the chunk.
 """
@@ -34,7 +34,7 @@ class GatedDeltaNet(Recurrent):
         gated: use a; False gives DeltaNet.
         negative_eigenvalues: b = 2 sigmoid(x W_b), so that a write can invert the old value (Grazzi et al. 2025,
             arXiv:2411.12537, eq. 4).
-        conv: taps of the convolutions.
+        conv: number of taps of the convolutions.
         a_min: see `DecaySteps`; likewise a_max, dt_min and dt_max.
     """
 

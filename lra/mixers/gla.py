@@ -22,8 +22,8 @@ class GatedLinear(Recurrent):
     """Gated linear attention.
 
     Args:
-        rank: of the projection of the decays.
-        tau: the decays are tau-th roots.
+        rank: rank of W_1 W_2.
+        tau: a decay is the tau-th root of a sigmoid.
     """
 
     info = MixerInfo(

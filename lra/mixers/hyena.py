@@ -23,19 +23,19 @@ from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
 
 TWO_SIDED = "the paper is causal; here a second filter reads later positions, and the short convolutions are centred"
-LEAST = 1e-2  # decay at the fraction `fast` or `slow` of the longest input
+LEAST = 1e-2  # exp(-r t) at the fraction `fast` or `slow` of the longest input
 
 
 class Hyena(Mixer):
     """Long convolution with an implicit filter.
 
     Args:
-        taps: of the short convolutions, odd.
-        bands: frequencies of a position, each with sine and cosine.
-        width: of the filter network.
-        frequency: initial frequency of its sines.
+        taps: number of taps of the short convolutions, odd.
+        bands: number of frequencies that encode a position, each as sine and cosine.
+        width: width of the filter network F.
+        frequency: initial frequency of F's sines.
         fast: fraction of the longest input after which the fastest channel has decayed to a hundredth.
-        slow: the same of the slowest channel.
+        slow: the same fraction for the slowest channel.
     """
 
     info = MixerInfo(
@@ -100,7 +100,7 @@ class Hyena(Mixer):
         return self.out(self.dropout(y))
 
     def convolve(self, z: Tensor) -> Tensor:
-        """h * z [B, L, D]; lag 0 belongs to the filter of earlier positions."""
+        """Convolve z [B, L, D] with h; lag 0 belongs to the filter of earlier positions."""
         kernels = self.kernels(z.shape[1])
         if self.causal:
             return causal_convolution(z, kernels[0])
@@ -108,7 +108,7 @@ class Hyena(Mixer):
         return convolve_both(z, earlier, later[:, 1:])
 
     def kernels(self, length: int) -> Tensor:
-        """h at the lags below `length` [directions, D, length]; values do not depend on `length`."""
+        """Return h [directions, D, length] at lags 0 to length - 1; its values do not depend on `length`."""
         skip, longest = self.skip, self.config.max_positions
         lag = torch.arange(length, dtype=skip.dtype, device=skip.device)
         time = lag / max(1, longest - 1)

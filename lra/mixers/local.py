@@ -17,9 +17,9 @@ class Local(PatternAttention):
     """Sliding-window or block attention.
 
     Args:
-        kind: keys at most `window` positions away (`sliding`), or of the own block of `window` positions (`block`). The
-            causal form leaves out later keys; `block` has none, since its first positions would see nothing before
-            them.
+        kind: `sliding` reads keys at most `window` positions away, `block` those of the query's block of `window`
+            positions. The causal form of `sliding` leaves out later keys; `block` has no causal form, since the first
+            position of a block could read no earlier one.
         window: w.
     """
 

@@ -1,6 +1,6 @@
 """Longformer: a sliding window, and global positions that read all positions and are read by all.
 
-Global positions have no projections of their own: Long Range Arena does not allow their parameters. O(L (w + g) D)
+Global positions have no separate projections, since Long Range Arena does not allow their parameters. O(L (w + g) D)
 time for a window of w and g global positions, the first ones: the CLS if there is one.
 """
 
@@ -20,8 +20,8 @@ class Longformer(PatternAttention):
     The causal form leaves out later keys, also those of a global query.
 
     Args:
-        window: w in all, so |i - j| <= w / 2.
-        global_positions: g.
+        window: w, for both sides together: |i - j| <= w / 2.
+        global_positions: g, the number of global positions.
     """
 
     info = MixerInfo(

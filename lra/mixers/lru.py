@@ -25,7 +25,7 @@ class LinearRecurrentUnit(StateSpace):
 
     Args:
         state: N.
-        r_min: |l| starts uniform in area between r_min and r_max.
+        r_min: initially |l|^2 is uniform between r_min^2 and r_max^2.
         max_phase: upper bound of the initial phase of l.
     """
 

@@ -1,7 +1,7 @@
 """Luna: pack P' = Attn(P, X, X), unpack X' = Attn(X, P', P').
 
 The memory P [M, H Dh] is learned in the first layer. Each layer passes P + P' to the next, which applies its layer
-norm: the paper's P <- LN(P + P'), where the norm of the first layer is that of the embedded P in the authors' code. P'
+norm: the paper's P <- LN(P + P'). The norm of the first layer applies to the learned P, as in the authors' code. P'
 has no output projection, and each attention has one projection for keys and values, as in the paper. O(L M D) time,
 O(L M H) memory.
 """
@@ -52,7 +52,7 @@ class Luna(Mixer):
         self.out = project_out(config)
         self.pack_dropout = Dropout(config.dropout)
         self.dropout = Dropout(config.dropout)
-        self._from_earlier: list[Tensor] = []  # one memory [B, M, H Dh] of the pass, or none
+        self._from_earlier: list[Tensor] = []  # at most one memory [B, M, H Dh], of the current pass
         self._to_later: list[Tensor] | None = None
 
     def follow(self, earlier: "Luna") -> None:
@@ -62,7 +62,7 @@ class Luna(Mixer):
         if self.config.layer == 0:
             memory = self.memory.expand(len(x), -1, -1)
         elif self._from_earlier:
-            memory = self._from_earlier.pop()  # a kept one would keep the graph of its pass alive
+            memory = self._from_earlier.pop()  # left here, it would keep the graph of its pass alive
         else:
             raise RuntimeError(f"Luna: layer {self.config.layer} has no memory of the layer before: call follow once")
         memory = self.norm(memory)
@@ -75,7 +75,7 @@ class Luna(Mixer):
         return self.out(unpacked)
 
     def _attend(self, q: Tensor, k: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
-        """Attend q [B, n, H Dh] to k [B, m, H Dh], which are the values, too -> [B, n, H Dh]."""
+        """Attend from queries q [B, n, H Dh] to k [B, m, H Dh], both keys and values -> [B, n, H Dh]."""
         q, k = (split_heads(part, self.config.heads) for part in (q, k))
         return merge_heads(weigh(q, k, k, mask, self.scale, dropout))
 

@@ -2,7 +2,7 @@
 
 S_i = exp(-A dt_i) S_{i-1} + dt_i B_i x_i^T, y_i = S_i^T C_i + skip x_i for every head, with B and C [state] shared by
 all heads, dt = softplus(u W_dt + b), and x, B, C = swish(conv(u W)) of the input u; norm(y * swish(u W_z)) is the input
-of the output projection. By the paper's duality this is a product with a decay. O(L (C + N) D) time for states of N.
+of the output projection. By the paper's duality this is a product with a decay. O(L (C + N) D) time, chunks of C.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Mamba2(Recurrent):
 
     Args:
         state: N.
-        conv: taps of the convolution.
+        conv: number of taps of the convolution.
         a_min: see `DecaySteps`; likewise a_max, dt_min and dt_max.
     """
 

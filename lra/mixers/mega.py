@@ -25,9 +25,9 @@ class Mega(Mixer):
     """Gated attention with a moving average.
 
     Args:
-        averages: n per channel and direction.
-        width: z, of queries and keys.
-        chunk: positions that attend to each other, or None for all; the average reaches beyond.
+        averages: n, the number of averages per channel and direction.
+        width: z, the width of queries and keys.
+        chunk: number of positions that attend to each other, or None for all; averages are not cut into chunks.
     """
 
     info = MixerInfo(
@@ -68,7 +68,7 @@ class Mega(Mixer):
         self.shifts = nn.Parameter(torch.zeros(2, width))
         self.value, self.reset, self.update, self.by_average = (nn.Linear(dim, dim, bias=bias) for _ in range(4))
         self.by_attention = nn.Linear(dim, dim, bias=False)
-        self.bias = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))  # of the distances 1 - reach ... reach - 1
+        self.bias = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))  # for distances 1 - reach ... reach - 1
         self.dropout = Dropout(config.dropout)
 
     @property
@@ -87,20 +87,20 @@ class Mega(Mixer):
         return self.update(average).sigmoid() * (hidden - x)
 
     def average(self, x: Tensor) -> Tensor:
-        """X' of x [B, L, D]."""
+        """Return X' of x [B, L, D]."""
         a = self.keep.sigmoid()
-        taken = (a * self.damp.sigmoid()).clamp(max=1 - torch.finfo(a.dtype).eps / 2)  # where both round to 1: below it
+        taken = (a * self.damp.sigmoid()).clamp(max=1 - torch.finfo(a.dtype).eps / 2)  # < 1 even if both round to 1
         rate = torch.log1p(-taken)
         rate, c = torch.complex(rate, torch.zeros_like(rate)), a * self.expand * self.reduce * self.averages**-0.5 / 2
-        c = torch.complex(c, torch.zeros_like(c))  # a half, since modes stand for pairs
+        c = torch.complex(c, torch.zeros_like(c))  # c is halved above, since each mode counts as a conjugate pair
         if self.causal:
             return convolve_modes(x, rate[0], c[0])
         step = math.isqrt(self.config.max_positions - 1) + 1
         forward, backward = (mode_kernel(rate[way], c[way : way + 1], x.shape[1] + 1, step)[0] for way in (0, 1))
-        return convolve_both(x, forward[:, :-1], backward[:, 1:]) + backward[:, 0] * x  # both directions read a token
+        return convolve_both(x, forward[:, :-1], backward[:, 1:]) + backward[:, 0] * x  # lag 0 is in both
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """softmax(q k^T / sqrt(z) + bias) v with dropout on the weights; q, k [B, L, z], v [B, L, D]."""
+        """Compute softmax(q k^T / sqrt(z) + bias) v with dropout on the weights; q, k [B, L, z], v [B, L, D]."""
         length, size = q.shape[1], q.shape[1] if self.chunk is None else self.chunk
         real = torch.ones_like(q[..., 0], dtype=torch.bool) if key_mask is None else key_mask
         q, k, v, real = (

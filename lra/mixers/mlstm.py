@@ -60,7 +60,7 @@ class Mlstm(Recurrent):
         return gated_memory(q, k, v, *self.numbers(log_in, log_keep))
 
     def numbers(self, log_in: Tensor, log_keep: Tensor) -> list[Tensor]:
-        """Logarithms [B, H, L] of the key's factor, the decay and the lowest divisor, for states divided by exp(m)."""
+        """Return logarithms [B, H, L] of key factor, decay and minimum divisor, for states divided by exp(m)."""
         top = largest(log_in.detach(), log_keep.detach())
         log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)
         return [log_in - top - math.log(self.config.head_dim) / 2, log_decay, -top]
@@ -83,9 +83,10 @@ def gated_memory(q: Tensor, k: Tensor, v: Tensor, log_in: Tensor, log_decay: Ten
 
 
 def largest(log_in: Tensor, log_keep: Tensor) -> Tensor:
-    """m_i = max(m_{i-1} + log_keep_i, log_in_i, 0), m_0 = 0, the logarithm of a state's divisor.
+    """Return m_i = max(m_{i-1} + log_keep_i, log_in_i, 0), m_0 = 0, the logarithm of a state's divisor.
 
-    It cancels in h, and with it no exponential exceeds 1. Both inputs are [..., L]; sums over positions are in float64.
+    The divisor cancels in h and keeps all exponentials at most 1. Both inputs are [..., L]; sums over positions are in
+    float64.
     """
     kept = cumulative_sum(log_keep.double(), -1)
     top = kept + (log_in.double() - kept).cummax(dim=-1).values

@@ -19,12 +19,12 @@ from lra.ops.device import at_least_float32, full_precision
 class Nystromformer(Attention):
     """Attention by landmarks.
 
-    In a text of at most m tokens each token is a landmark, which is softmax attention up to the iteration.
+    In a text of at most m tokens each token is a landmark: softmax attention, up to the error of the iteration.
 
     Args:
         landmarks: m.
-        iterations: of the pseudo-inverse.
-        conv_kernel: positions, or None for no convolution.
+        iterations: number of iterations of the pseudo-inverse.
+        conv_kernel: number of taps of the convolution, odd, or None for no convolution.
     """
 
     info = MixerInfo(
@@ -78,9 +78,9 @@ class Nystromformer(Attention):
         return scaled_dot_product_attention(q, landmark_k, inverse @ gathered, attn_mask=columns, scale=self.scale)
 
     def _segment_means(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Rows of 1/size over the tokens of each segment [B, m, L], or [1, m, L] if all tokens are real.
+        """Return a matrix [B, m, L], or [1, m, L] if all tokens are real, that averages the tokens of each segment.
 
-        Of n real tokens the r-th is in segment floor(r m / n), and for n < m in its own.
+        Of n real tokens the r-th is in segment floor(r m / n); if n < m, each token has a segment for itself.
         """
         length = q.shape[2]
         count = min(self.landmarks, length)
@@ -92,9 +92,10 @@ class Nystromformer(Attention):
 
 
 def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
-    """Moore-Penrose inverse of matrices whose rows sum to 1 or are zero, by the paper's third-order iteration.
+    """Invert matrices (Moore-Penrose) whose rows sum to 1 or are zero, by the paper's third-order iteration.
 
-    Each matrix starts from its own norms; the authors' code takes their maximum over the batch.
+    The initial value of each inverse depends on that matrix's norms; the authors' code uses their maximum over the
+    batch.
     """
     largest_column_sum = matrix.sum(dim=-2).amax(dim=-1).clamp(min=1)  # below 1 only where all rows are zero
     inverse = matrix.transpose(-2, -1) / largest_column_sum[..., None, None]

@@ -82,7 +82,7 @@ class Performer(KernelAttention):
 
 
 def log_features(x: Tensor, w: Tensor, key_mask: Tensor | None) -> Tensor:
-    """log(phi(x) sqrt(M)) = w x - |x|^2 / 2, -inf where padded: [B, H, L, Dh] -> [B, H, L, M]."""
+    """Return log(phi(x) sqrt(M)) = w x - |x|^2 / 2, -inf where padded: [B, H, L, Dh] -> [B, H, L, M]."""
     norm = x.square().sum(dim=-1, keepdim=True) * -0.5
     if key_mask is not None:
         norm = norm.masked_fill(~key_mask[:, None, :, None], -torch.inf)
@@ -90,7 +90,7 @@ def log_features(x: Tensor, w: Tensor, key_mask: Tensor | None) -> Tensor:
 
 
 def projection(noise: Tensor, features: int) -> Tensor:
-    """Gaussian rows [blocks, Dh, Dh] -> w [features, Dh], made orthogonal within a block.
+    """Make Gaussian rows orthogonal within each block: [blocks, Dh, Dh] -> w [features, Dh].
 
     A row keeps its norm and, over the draws, its distribution: Q with a positive diagonal of R is uniform, and does
     not depend on the norms.

@@ -2,11 +2,11 @@
 
 Queries are keys too: k_j = q_j / |q_j|. In each round h(q) = argmax [qR; -qR], R [Dh, n / 2] normal, gives one of n
 buckets; positions sorted by (bucket, position) are cut into chunks of c, and each attends to its own and the previous
-chunk. Over the set of all keys met in some round, y_i = sum_j softmax(q_i . k_j scale) v_j, where key i counts only if
-there is no other. A key met in several rounds counts once: in each, log(number of rounds) is subtracted from its score.
-O(rounds L c D) time for attention, O(rounds L n D) for the hashes, n = 2 L / c; O(H rounds L c) memory.
+chunk. Over the set of all keys met in some round, y_i = sum_j softmax(q_i . k_j scale) v_j, where the query's own key i
+counts only if there is no other. A key met in several rounds counts once: in each, log(number of rounds) is subtracted
+from its score. O(rounds L c D) time for attention, O(rounds L n D) for the hashes, n = 2 L / c; O(H rounds L c) memory.
 
-A hash is discontinuous: if rounding changes the bucket of one position, all that are sorted behind it move by one.
+A hash is discontinuous: if rounding changes the bucket of one position, all positions sorted after it move by one.
 Under bf16 the gradient therefore differs from that of fp32 by 3 to 40 %; with the same hashes by 0.5 %.
 """
 
@@ -22,7 +22,7 @@ from lra.ops.device import at_least_float32, full_precision, to_device
 from lra.ops.dropout import Dropout
 
 ONESELF = -1e5  # added to the score of a position with itself (appendix A)
-PADDED = -2  # chunk of padding: not equal or adjacent to that of a real token
+PADDED = -2  # chunk index of padding, neither equal nor adjacent to that of a real token
 
 
 class Reformer(Mixer):
@@ -33,7 +33,7 @@ class Reformer(Mixer):
 
     Args:
         chunk: c.
-        hashes: rounds.
+        hashes: number of rounds.
         within_bucket: leave out keys of other buckets (eq. 3), unlike the authors' settings.
         redraw_every: training steps per draw of R.
     """
@@ -69,7 +69,7 @@ class Reformer(Mixer):
         self.redraw_every = redraw_every
         self.scale = scale_of(config, scale)
         self.info = info_of(self, scale, hashes=hashes, chunk=self.chunk)
-        half = -(-config.max_positions // self.chunk)  # of the buckets, n = 2 L / c
+        half = -(-config.max_positions // self.chunk)  # half the number of buckets, n / 2 = L / c
         self.register_buffer("rotations", torch.randn(config.heads, config.head_dim, hashes, half))
         self.commutes = half == 1
         self.full_pattern = half == 1 and not within_bucket
@@ -83,7 +83,7 @@ class Reformer(Mixer):
         return self.out(merge_heads(self.attend(q, v, key_mask)))
 
     def attend(self, q: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """q, v [B, H, L, Dh] -> [B, H, L, Dh]."""
+        """Attend within sorted chunks: q, v [B, H, L, Dh] -> [B, H, L, Dh]."""
         length, width = q.shape[2:]
         buckets = self.buckets(q, key_mask)
         order, rank = sort(buckets)
@@ -103,7 +103,7 @@ class Reformer(Mixer):
 
     @torch.no_grad()
     def buckets(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
-        """h(q) of every round [B, H, rounds, L] in 0 .. n - 1; n at padding."""
+        """Return h(q) of every round [B, H, rounds, L] in 0 .. n - 1; n at padding."""
         half = self.rotations.shape[-1]
         with full_precision(q.device):
             turned = at_least_float32(q) @ self.rotations.flatten(2)
@@ -114,7 +114,7 @@ class Reformer(Mixer):
 
     @torch.no_grad()
     def bias(self, buckets: Tensor, order: Tensor, rank: Tensor, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """Bias of the scores [B, H, rounds, C, c, 2c] of a chunk with the previous one and itself."""
+        """Return the bias [B, H, rounds, C, c, 2c] of a chunk's scores with the previous chunk and itself."""
         in_chunk = rank // self.chunk
         if self.within_bucket:
             in_chunk = in_chunk + buckets * (buckets.shape[-1] + 2)  # chunks of different buckets are never neighbours
@@ -131,10 +131,10 @@ class Reformer(Mixer):
 
 
 def meet(in_chunk: Tensor, order: Tensor, chunk: int) -> Tensor:
-    """True where pairs of a sorted chunk with the previous one and itself have equal or adjacent `in_chunk`."""
+    """Return True where a query's `in_chunk` equals a key's or is one more; keys: previous and same sorted chunk."""
     queries = cut(in_chunk.gather(-1, order).unsqueeze(-1), chunk, PADDED)
     steps = queries - look_back(queries, PADDED).transpose(-2, -1)
-    return (steps >> 1) == 0  # 0 or 1
+    return (steps >> 1) == 0  # steps is 0 or 1
 
 
 def sort(buckets: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,17 +145,17 @@ def sort(buckets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of x [B, H, rounds or 1, L, D] at index [B, H, rounds, L] -> [B, H, rounds, L, D]."""
+    """Return the rows of x [B, H, rounds or 1, L, D] at index [B, H, rounds, L] -> [B, H, rounds, L, D]."""
     lists = torch.arange(x.shape[:-2].numel(), device=x.device).view(*x.shape[:-2], 1)
     return embedding(index + lists * x.shape[-2], x.reshape(-1, x.shape[-1]))
 
 
 def cut(x: Tensor, chunk: int, fill: int = 0) -> Tensor:
-    """[..., L, D] -> [..., C, c, D], padded with `fill`."""
+    """Cut into chunks: [..., L, D] -> [..., C, c, D], padded with `fill`."""
     return pad(x, (0, 0, 0, -x.shape[-2] % chunk), value=fill).unflatten(-2, (-1, chunk))
 
 
 def look_back(x: Tensor, fill: int = 0) -> Tensor:
-    """[..., C, c, D] -> [..., C, 2c, D]: each chunk behind the previous one, `fill` before the first."""
+    """Prepend the previous chunk to each: [..., C, c, D] -> [..., C, 2c, D], `fill` before the first."""
     before = pad(x, (0, 0, 0, 0, 1, -1), value=fill)
     return torch.cat([before, x], dim=-2)

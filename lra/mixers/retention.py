@@ -4,8 +4,9 @@ y_i = sum_j gamma^|i - j| (q_i . k_j / sqrt(Dh)) v_j with gamma = 1 - 2^(-5 - h)
 by angles that grow with the position, and y normalised per head and position; swish(x W_g) * y is the input of the
 output projection. O(L D Dh) time, in chunks with summed states.
 
-The two-sided form is ours: a forward and a backward pass, the diagonal once. The norm divides by the root mean square
-and has no weights, as in the authors' code; the paper writes group norm. There is no dropout of weights.
+The two-sided form is not in the paper: a forward plus a backward pass, with the diagonal counted once. The norm divides
+by the root mean square and has no weights, as in the authors' code; the paper writes group norm. There is no dropout of
+weights.
 """
 
 import math
@@ -66,7 +67,7 @@ class Retention(Attention):
             return rms_norm(y, v.shape[-1:], eps=self.norm_eps)
 
     def retain(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """sum_j gamma^|i - j| (q_i . k_j) v_j, over j <= i in the causal form."""
+        """Compute sum_j gamma^|i - j| (q_i . k_j) v_j, over j <= i in the causal form."""
         decay = self.log_decay.to(q.dtype).unsqueeze(-1).expand(-1, q.shape[-2])
         past = self.scan(causal_product, q, k, v, decay)
         if self.causal:

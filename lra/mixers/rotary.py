@@ -40,7 +40,7 @@ class Rotary(Attention):
         return weigh(self.turned(q), self.turned(k), v, mask, self.scale, self.dropout)
 
     def turned(self, x: Tensor) -> Tensor:
-        """R(x) of x [B, H, L, Dh]."""
+        """Return R_i x_i for all positions of x [B, H, L, Dh]."""
         half = x.shape[-1] // 2
         pair = torch.arange(half, dtype=torch.float64, device=x.device)
         return turn(x, self.base ** (-2 * pair / x.shape[-1]))

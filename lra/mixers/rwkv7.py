@@ -1,9 +1,9 @@
 """RWKV-7: a state that decays by channels and replaces the old value of a key.
 
 S_i = S_{i-1} (diag(w_i) - k^_i^T (a_i * k^_i)) + v_i^T k_i, y_i = S_i r_i (eq. 16-18) for every head, with decay w,
-rate a and gate g from low-rank networks; k^ is k * xi at length 1, and the key becomes k * (1 + (a - 1) alpha). Every
-projection reads a mix of a token and the one before it. The heads are normed, (r . (rho * k)) v is added, and g times
-that is the input of the output projection. O(L D (C + Dh)) time, C the chunk.
+rate a and gate g from low-rank networks; k^ is k * xi normalised to length 1, and the key becomes k * (1 + (a - 1)
+alpha). Every projection reads a mix of a token and the one before it. The heads are normed, (r . (rho * k)) v is added,
+and g times that is the input of the output projection. O(L D (C + Dh)) time, C the chunk.
 """
 
 import math
@@ -27,9 +27,9 @@ class Rwkv7(Recurrent):
     """Generalised delta rule with decay per channel.
 
     Args:
-        decay_rank: of the low-rank network of w.
-        rate_rank: of that of a.
-        gate_rank: of that of g.
+        decay_rank: rank of the network of w.
+        rate_rank: rank of the network of a.
+        gate_rank: rank of the network of g.
     """
 
     info = MixerInfo(
@@ -67,8 +67,8 @@ class Rwkv7(Recurrent):
         super().__init__(config, norm_eps=norm_eps)
         dim, width = config.dim, config.qkv_dim
         self.scan = Scan("generalized_delta_rule", backend)
-        self.gate = nn.Identity()  # g depends on the token before, hence on the direction
-        self.shares = nn.Parameter(torch.rand(6, dim))  # of the token before: for r, w, k, v, a, g
+        self.gate = nn.Identity()  # g reads the token before, so `recurrence` computes it for each direction
+        self.shares = nn.Parameter(torch.rand(6, dim))  # weights of the token before in the inputs of r, w, k, v, a, g
         self.decay = nn.Sequential(low(dim, decay_rank), nn.Tanh(), low(decay_rank, width))
         self.rate = nn.Sequential(low(dim, rate_rank), low(rate_rank, width))
         self.reveal = nn.Sequential(low(dim, gate_rank), nn.Sigmoid(), low(gate_rank, width))
@@ -99,12 +99,12 @@ class Rwkv7(Recurrent):
         return g * (split_heads(y, self.config.heads) + (r * k * bonus).sum(dim=-1, keepdim=True) * v)
 
     def by_head(self, y: Tensor) -> Tensor:
-        """Layer norm of every head."""
+        """Apply layer norm to every head of y [B, L, H Dh]."""
         heads = y.unflatten(-1, (self.config.heads, -1))
         return layer_norm(heads, heads.shape[-1:], eps=self.norm_eps).flatten(-2)
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
-        """Return y: the gate is part of the recurrence."""
+        """Return y without a further gate: `recurrence` has applied it."""
         return merge_heads(y)
 
 

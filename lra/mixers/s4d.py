@@ -1,7 +1,7 @@
 """S4D, diagonal state spaces: y = K * x + skip x, K_l = 2 Re sum_n C_n (exp(dt A_n) - 1) / A_n exp(l dt A_n).
 
-This is the zero-order hold of s' = A s + B u, y = 2 Re C s; the N/2 modes stand for N in conjugate pairs. B is one,
-since only its product with C counts, or trained, and C_n then stands for B_n C_n. Re A = -exp(.) < 0, so that every
+This is the zero-order hold of s' = A s + B u, y = 2 Re C s; the N/2 modes stand for N in conjugate pairs. B is fixed at
+1, since only its product with C matters, or trained; then C_n stands for B_n C_n. Re A = -exp(.) < 0, so that every
 mode decays. Without causality a second kernel with the same modes and its own C reads later positions; lag 0 belongs to
 the first.
 
@@ -29,10 +29,10 @@ class S4D(Mixer):
 
     Args:
         state: N, even.
-        init: imaginary parts of A, pi n (`lin`) or N/pi (N / (2n + 1) - 1) (`inv`); the real ones are -1/2.
+        init: initial imaginary parts of A, pi n (`lin`) or N/pi (N / (2n + 1) - 1) (`inv`); the real ones are -1/2.
         dt_min: steps start log-uniform between dt_min and dt_max.
         b: initial values of a trained B, `ones` or `normal`; None for a fixed B of one.
-        copies: of A and B, each for as many adjacent channels; None for one per channel.
+        copies: number of copies of A and B, each shared by D / copies adjacent channels; None for one per channel.
         output: `glu` projects to twice the width, half of which gates the other; None projects to the width.
     """
 
@@ -114,13 +114,13 @@ class S4D(Mixer):
         return rate, c * torch.expm1(rate) / a
 
     def _of_channels(self, copies: Tensor) -> Tensor:
-        """[copies, N/2] -> [D, N/2]."""
+        """Repeat each copy for its channels: [copies, N/2] -> [D, N/2]."""
         return copies.unsqueeze(1).expand(-1, self.config.dim // self.copies, -1).flatten(0, 1)
 
     def kernel(self, length: int) -> Tensor:
         """Return the kernel K [directions, D, length].
 
-        The step of its tables of powers depends on `max_positions`, not on `length`.
+        The step of the tables in `mode_kernel` depends on `max_positions`, not on `length`.
         """
         rate, c = self.modes()
         return mode_kernel(rate, c, length, math.isqrt(self.config.max_positions - 1) + 1)

@@ -1,4 +1,4 @@
-"""S5, simplified state space layers: a diagonal state space with many inputs.
+"""S5, simplified state space layers: a diagonal state space with all channels as inputs.
 
 h_i = exp(dt A) h_{i-1} + (exp(dt A) - 1) / A B x_i, y_i = 2 Re C h_i + skip x_i: the zero-order hold (eq. 6), with a
 step dt per mode. A starts as the eigenvalues of `blocks` HiPPO-N matrices on a diagonal; modes come in conjugate pairs,
@@ -23,7 +23,7 @@ class S5(StateSpace):
 
     Args:
         state: real size P of the state, for P / 2 modes.
-        blocks: HiPPO-N matrices on the diagonal.
+        blocks: number of HiPPO-N matrices on the diagonal.
         dt_min: steps start log-uniform between dt_min and dt_max.
     """
 
@@ -75,9 +75,10 @@ class S5(StateSpace):
 
 
 def hippo_n(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues [size / 2] of positive imaginary part and eigenvectors of the normal part of the HiPPO-LegS matrix.
+    """Return eigenvalues [size / 2] with positive imaginary part and eigenvectors of HiPPO-N.
 
-    Its entries are -1/2 on the diagonal and +-sqrt((2 n + 1) (2 m + 1)) / 2 off it.
+    HiPPO-N is the normal part of the HiPPO-LegS matrix. Its entries are -1/2 on the diagonal, and
+    +-sqrt((2 n + 1) (2 m + 1)) / 2 off it.
     """
     root = np.sqrt(2 * np.arange(size) + 1)
     skew = np.outer(root, root) / 2

@@ -122,7 +122,7 @@ class Simple(Attention):
         return self._factor(length, key_mask, self.query.weight.dtype)
 
     def _gram_form(self, x: Tensor, key_mask: Tensor | None, num_outputs: int | None) -> Tensor:
-        """Outputs before a dropout on them."""
+        """Compute outputs by the Gram form, before dropout on the outputs."""
         state = self._state(x, key_mask)
         if self.drop_state:
             state = self._dropped(state)
@@ -142,9 +142,9 @@ class Simple(Attention):
         return self.dropout(state.flatten(1)).view_as(state)
 
     def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """K^T V times the scale, [B, H, Dh, Dh]; one product a head for all documents, so no weight is repeated.
+        """Return K^T V times the scale [B, H, Dh, Dh]; one product per head for all documents, so no weight is copied.
 
-        With x_j = m + d_j, m the mean, it is W_k (sum_j d_j d_j^T) W_v^T + L (W_k m + b_k) (W_v m + b_v)^T.
+        With x_j = m + d_j, m the mean, K^T V is W_k (sum_j d_j d_j^T) W_v^T + L (W_k m + b_k) (W_v m + b_v)^T.
         """
         mean, spread = Moments.apply(x, key_mask)
         products = product(self.key.weight, spread.flatten(0, 1).T, x.dtype)
@@ -158,7 +158,7 @@ class Simple(Attention):
         return state.permute(2, 0, 1, 3) * self._factor(x.shape[1], key_mask, state.dtype)
 
     def _fold(self, state: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Query projection followed by the state: weight [H Dh, B D] and bias [B, 1, H Dh]."""
+        """Return query projection and state as one linear map: weight [H Dh, B D] and bias [B, 1, H Dh]."""
         query, rows = self._heads(self.query.weight), state.permute(1, 3, 0, 2).flatten(1, 2)  # [H, Dh B, Dh]
         weight = product(rows, query, dtype).view(self.config.qkv_dim, -1)
         if not self.config.bias:
@@ -167,11 +167,11 @@ class Simple(Attention):
         return weight, bias.view(self.config.qkv_dim, 1, -1).permute(2, 1, 0)
 
     def _heads(self, parameter: Tensor) -> Tensor:
-        """[H Dh, ...] -> [H, Dh, ...]."""
+        """Split the rows into heads: [H Dh, ...] -> [H, Dh, ...]."""
         return parameter.unflatten(0, (self.config.heads, -1))
 
     def _gram_pays(self, x: Tensor, num_outputs: int | None) -> bool:
-        """Compare the products of both forms, per document; an accelerator is bound by its passes over [D, D]."""
+        """Return True if the Gram form needs fewer operations and, on a GPU, the length is at least `WORTH` D."""
         length = x.shape[1]
         if x.device.type == "cuda" and length < WORTH * self.config.dim:
             return False
@@ -185,12 +185,11 @@ class Simple(Attention):
         return gram_state + gram_reading < state + reading
 
     def _fold_pays(self, read: int) -> bool:
-        """True if one weight of query projection and state needs fewer operations than the two in turn, for this many
-        positions."""
+        """Return True if, for `read` positions, the map of `_fold` needs fewer operations than its two factors."""
         return read > self.config.dim
 
     def _factor(self, length: int, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor | float:
-        """1 / sqrt(...), a number or [B, 1, 1, 1] in `dtype`; at least in fp32, since bf16 has no 257."""
+        """Return 1 / sqrt(...), a number or [B, 1, 1, 1] in `dtype`; in fp32 or higher, since bf16 cannot hold 257."""
         if self.scale == "none":
             return 1.0
         if self.scale == "length":
@@ -203,7 +202,7 @@ class Simple(Attention):
 
 
 def project_mean(projection: nn.Linear, mean: Tensor) -> Tensor:
-    """mean [B, D] in float64 -> [H Dh, B] in the dtype of the weights.
+    """Project the mean [B, D] in float64 -> [H Dh, B] in the dtype of the weights.
 
     An error here is common to all positions, so it must not come from cancellation.
     """

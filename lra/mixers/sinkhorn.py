@@ -1,6 +1,6 @@
 """Sparse Sinkhorn attention: blocks of keys are sorted by a learned soft permutation.
 
-Of N = L / b blocks of b tokens, s_n sums the keys of block n (of real tokens), R = s W_s (W_s [H, Dh, N]) and
+With N = L / b blocks of b tokens, s_n is the sum of the real tokens' keys in block n, R = s W_s (W_s [H, Dh, N]) and
 P = Sinkhorn(exp((R + noise) / tau)). With k~_n = sum_m P_nm k_m, and the same for v, a query of block n attends to its
 own block and to the sorted one: softmax(q_n [k_n; k~_n]^T scale) [v_n; v~_n].
 O(L b D + L N D) time, O(H (L b + N^2)) memory; the sum over keys is the paper's over x, projected.
@@ -24,11 +24,11 @@ LINEAR_FROM = 32  # with smaller blocks the N^2 part dominates at Long Range Are
 class Sinkhorn(Attention):
     """Block attention with sorted keys.
 
-    Blocks without a real token take no part. A sorted position that no real token reaches is masked.
+    Blocks without a real token are left out. A sorted position that no real token reaches is masked.
 
     Args:
         block: b.
-        iterations: of normalising rows, then columns.
+        iterations: number of times that rows, then columns, are normalised.
         temperature: tau.
         gumbel: add noise to the logits in training.
     """
@@ -84,14 +84,14 @@ class Sinkhorn(Attention):
         return y.flatten(2, 3)[:, :, :length]
 
     def permutation(self, k: Tensor, real: Tensor) -> Tensor:
-        """P [B, H, N, N] of blocks of keys [B, H, N, b, Dh], zero at padding; `real` [B, 1, N, b]."""
+        """Return P [B, H, N, N] of blocks of keys [B, H, N, b, Dh], zero at padding; `real` [B, 1, N, b]."""
         with full_precision(k.device):
             logits = at_least_float32(k).sum(dim=3) @ self.sort[..., : k.shape[2]]
             return doubly_stochastic(self.noise(logits) / self.temperature, real.any(dim=3), self.iterations)
 
 
 def doubly_stochastic(logits: Tensor, valid: Tensor, iterations: int) -> Tensor:
-    """exp(logits [..., N, N]) with rows and columns of `valid` [..., N] normalised in turn; zero in all others."""
+    """Normalise rows and columns of exp(logits [..., N, N]) in turn where `valid` [..., N]; all others are zero."""
     row, column = valid.unsqueeze(-1), valid.unsqueeze(-2)
     logits = logits.masked_fill(~(row & column), torch.finfo(logits.dtype).min)
     for _ in range(iterations):

@@ -10,7 +10,7 @@ from lra.mixers._softmax import Scale, allowed, info_of, scale_of, weigh
 from lra.ops.packing import CHUNK, Packed
 
 FORWARD, BACKWARD = torch.ops.aten._flash_attention_forward, torch.ops.aten._flash_attention_backward
-MULTIPLE, WIDEST = 8, 256  # of Dh
+MULTIPLE, WIDEST = 8, 256  # FlashAttention takes a Dh that is a multiple of 8 up to 256
 FLASH_DROPOUT = (
     "packed batches in bf16 on CUDA drop weights with a probability in steps of 1/256 (0.1016 for 0.1); the others are "
     "scaled by 1/(1 - p) nevertheless"
@@ -21,7 +21,7 @@ class Softmax(Attention):
     """Softmax attention.
 
     Packed batches in half precision are computed by FlashAttention on CUDA. The noise of its dropout follows from seed,
-    step, layer and the documents of a part, so a resumed run has the same, but one with another `micro_batch` has not.
+    step, layer and the documents of a micro-batch: a resumed run draws the same, a run with another `micro_batch` not.
 
     Args:
         scale: 1/sqrt(Dh) (`head_dim`), or 1/sqrt(H Dh) (`qkv_dim`), as in the SimpleTRON authors' code.
@@ -38,7 +38,7 @@ class Softmax(Attention):
     commutes = True
     few_outputs = True
     packs = True
-    packs_unpadded = True  # `attend` forms the weights if they have dropout
+    packs_unpadded = True  # with dropout, `attend` computes all weights
 
     def __init__(self, config: MixerConfig, *, scale: Scale) -> None:
         super().__init__(config)
@@ -79,16 +79,16 @@ def flash_attention(
     """Compute softmax(q k^T scale) v of each of S sequences, with dropout on the weights, by FlashAttention.
 
     Args:
-        q: [R, H, Dh], sequence after sequence; k and v likewise, with other rows.
+        q: [R, H, Dh], sequence after sequence; k and v likewise, with their own number of rows.
         q_starts: [S + 1] int32, rows at which sequences of q begin, and R; a sequence may have no row.
-        q_longest: no sequence of q has more rows.
+        q_longest: maximum number of rows in a sequence of q.
         seed: of the dropout, an integer [] on the host; None without dropout.
 
     Returns:
-        [R, H, Dh]; and for the backward pass logarithms of sums [H, R], and the generator's state in two tensors.
+        Outputs [R, H, Dh]; for the backward pass, logarithms of softmax sums [H, R], and the generator's state.
     """
     generator = torch.cuda.default_generators[q.device.index] if q.is_cuda else torch.default_generator
-    before = generator.get_state()
+    before = generator.get_state()  # the kernel draws from the global generator: seed and restore it
     if seed is not None:
         generator.manual_seed(int(seed))
     lengths = q_starts, k_starts, q_longest, k_longest

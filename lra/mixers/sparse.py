@@ -1,4 +1,4 @@
-"""Sparse Transformer, fixed pattern: softmax over the own block and a few columns of every block.
+"""Sparse Transformer, fixed pattern: softmax over the query's block and a few columns of every block.
 
 With stride s and c summary columns, position i reads j where i // s == j // s (its block), or j % s >= s - c (the last
 c positions of every block). The paper is causal and adds j <= i; the two-sided form only drops that condition. A query
@@ -18,8 +18,8 @@ class Sparse(PatternAttention):
     """Fixed sparse attention.
 
     Args:
-        stride: s.
-        summary: c.
+        stride: s, the width of a block.
+        summary: c, the number of summary columns in a block.
         cls_global: position 0 reads all and is read by all, as in Long Range Arena for the CLS.
     """
 

@@ -37,7 +37,7 @@ Samples = Annotated[int, Field(ge=2)]
 
 
 def spectral_info(formula: str, angles: str, reference: str, complexity: str = "L D M, M features") -> MixerInfo:
-    """Return the description of a class, given RKS or PRF."""
+    """Return the description of a class; `formula`: RKS or PRF."""
     paper = "Chowdhury et al. 2022, On Learning the Transformer Kernel"
     return MixerInfo(
         paper=paper,
@@ -81,7 +81,7 @@ class Spectral(KernelAttention, abstract=True):
 
     Args:
         redraw_every: training steps per draw.
-        settings: further names in the formula.
+        settings: values of further names in the formula.
     """
 
     commutes = True
@@ -169,7 +169,7 @@ class FastfoodRks(Rks):
     """RKS with the frequencies V^T = (S H G P H B)^T / sqrt(N) of a learned FastFood matrix, shared by the heads.
 
     Args:
-        init: of S, G and B, see `FastFood`.
+        init: initial values of S, G and B; see `FastFood`.
     """
 
     info = spectral_info(RKS, "SHGPHB x' / √{size}", FASTFOOD, complexity="L D Dh")
@@ -188,7 +188,7 @@ class FastfoodRks(Rks):
 
 
 class FastfoodPrf(Prf):
-    """PRF with the frequencies of `FastfoodRks`, after the released forward pass; the released constructor fails."""
+    """PRF with the frequencies of `FastfoodRks`, as in the released forward pass; the released constructor fails."""
 
     info = spectral_info(PRF, "SHGPHB x' / √{size}", FASTFOOD, complexity="L D Dh")
 
@@ -248,7 +248,7 @@ class GenerativePrf(Prf):
 
 
 class Mixture(Spectrum):
-    """Sigma^T w +- mu.
+    """Frequencies Sigma^T w +- mu.
 
     Initialised as in the released code: Sigma [H, Dh, Dh] by Xavier's rule for the whole tensor, with fan-in Dh^2, and
     mu within +-1 / Dh, so that the kernel starts flat.
@@ -266,7 +266,7 @@ class Mixture(Spectrum):
 
 
 class Gaussian(Spectrum):
-    """exp(sigma / 2) w + mu.
+    """Frequencies exp(sigma / 2) w + mu.
 
     Initialised as in the released code: sigma [H, Dh] by Xavier's rule, mu within +-1 / sqrt(Dh).
     """
@@ -354,17 +354,17 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 def scaled(x: Tensor) -> Tensor:
-    """x' = x Dh^-1/4, half of the usual scale of q . k on either side."""
+    """Return x' = x Dh^-1/4, so that q' . k' = q . k / sqrt(Dh)."""
     return x * x.shape[-1] ** -0.25
 
 
 def rks(x: Tensor, omega: Tensor, samples: int, smoothing: float) -> Tensor:
-    """[cos, sin](x Omega) / sqrt(samples), then the constant `smoothing`: [..., Dh] -> [..., 2 m + 1]."""
+    """Return [cos, sin](x Omega) / sqrt(samples), then the constant `smoothing`: [..., Dh] -> [..., 2 m + 1]."""
     return _Waves.apply(x @ omega, samples**-0.5, smoothing)
 
 
 class _Waves(torch.autograd.Function):
-    """angles [..., m] -> [cos * factor, sin * factor, constant] [..., 2 m + 1]; saves its output alone."""
+    """angles [..., m] -> [cos * factor, sin * factor, constant] [..., 2 m + 1]; saves only its output."""
 
     @staticmethod
     def forward(ctx, angles: Tensor, factor: float, constant: float) -> Tensor:
@@ -385,5 +385,5 @@ class _Waves(torch.autograd.Function):
 
 
 def log_prf(x: Tensor, omega: Tensor) -> Tensor:
-    """x Omega - |x|^2 - log(m) / 2: [..., Dh] -> [..., m]."""
+    """Return x Omega - |x|^2 - log(m) / 2: [..., Dh] -> [..., m]."""
     return x @ omega - (x.square().sum(dim=-1, keepdim=True) + 0.5 * math.log(omega.shape[-1]))

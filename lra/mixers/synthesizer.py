@@ -27,7 +27,7 @@ class Synthesizer(Mixer):
     Args:
         kind: `factorized`, `random` or `dense`.
         rank: k of the factorized kind.
-        dot_product: the mixture; without it there are no queries and keys.
+        dot_product: add Q K^T scale to S; without it there are no queries and keys.
     """
 
     info = MixerInfo(
@@ -80,7 +80,7 @@ class Synthesizer(Mixer):
         return self.out(merge_heads(attend(x, v, mask)))
 
     def _weigh_factors(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Compute scores as one product of concatenated factors, for fused kernels; q, k and v get one width."""
+        """Compute scores as one product of concatenated factors, for fused kernels; q, k, v are padded to one width."""
         if self.kind == "factorized":
             q, k = (table[:, : x.shape[1]].expand(len(x), -1, -1, -1) for table in (self.rows, self.columns))
         else:
@@ -102,7 +102,7 @@ class Synthesizer(Mixer):
         return self.dropout(scores.softmax(dim=-1).expand(len(x), -1, -1, -1)) @ v
 
     def _dense(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """relu(W1 x) and W2 [B, H, L, Dh]; the bias of W2 is a further column against ones."""
+        """Return relu(W1 x) and W2 [B, H, L, Dh]; a bias of W2 is one more column, multiplied by ones."""
         q = split_heads(self.hidden(x), self.config.heads).relu()
         k = self.synthesise.weight[: x.shape[1]]
         if self.synthesise.bias is not None:
@@ -111,6 +111,6 @@ class Synthesizer(Mixer):
         return q, k.expand(*q.shape[:2], -1, -1)
 
     def _query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Scaled queries, and keys [B, H, L, Dh]."""
+        """Return scaled queries, and keys [B, H, L, Dh]."""
         query, key = (split_heads(project(x), self.config.heads) for project in (self.query, self.key))
         return query * self.scale, key
