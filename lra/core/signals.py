@@ -1,9 +1,9 @@
 """Stop a run at a signal or at a time limit.
 
 The run finishes its current step, saves its state and ends with exit code 130 (SIGINT), 143 (SIGTERM), 129 (SIGHUP),
-128 plus the number of another signal that a scheduler sends before a time limit, or 75 (time limit). A second SIGINT, or a
-SIGTERM later than `REPEAT_SECONDS` after the first signal, ends the process at once; the run then resumes from its last
-checkpoint.
+128 plus the number of another signal that a scheduler sends before a time limit, or 75 (time limit). A second SIGINT,
+or a SIGTERM later than `REPEAT_SECONDS` after the first signal, ends the process at once; the run then resumes from
+its last checkpoint.
 """
 
 import os
