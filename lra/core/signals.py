@@ -4,6 +4,10 @@ The run finishes its step, saves its state and ends with exit code 130 (SIGINT),
 the number of another signal that a scheduler sends before a time limit, or 75 (time limit). A second SIGINT, or a
 SIGTERM later than `REPEAT_SECONDS` after the first signal, ends the process at once; the run then resumes from its last
 checkpoint.
+
+Signals set the flag only inside `with stop` (`lra/runs/run.py`): while blocks are compiled, in pretraining and in
+training. While data are prepared and in the final test a signal ends the process at once; the test is then repeated
+from the checkpoint at the end of training. In a worker of joblib such a signal sets `worker_flag` instead.
 """
 
 import os
@@ -17,9 +21,9 @@ from types import FrameType
 from typing import Any
 
 PAUSED, INTERRUPTED = 75, 130
-ENDING = (signal.SIGINT, signal.SIGTERM)  # at once, the second time; a shell repeats SIGHUP
+ENDING = (signal.SIGINT, signal.SIGTERM)  # end the process when repeated; a shell repeats SIGHUP
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # of schedulers, as `sbatch --signal=USR1@300` sends
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # sent by schedulers, as by `sbatch --signal=USR1@300`
 REPEAT_SECONDS = 1.0  # `timeout` sends SIGTERM to the process and again to its group
 STARTED = time.monotonic()
 
@@ -47,10 +51,10 @@ class Paused(BaseException):
 class StopFlag:
     """Context manager that turns the first signal into a flag, which a training loop reads between steps.
 
-    It takes the signals of `ASKING`, and those of `WARNINGS` that no other library handles, as submitit does.
+    It handles the signals of `ASKING`, and those of `WARNINGS` for which no library, such as submitit, has a handler.
 
     Args:
-        minutes: limit of the whole command, from its start; None: no limit.
+        minutes: time limit of the whole command, counted from its start; None: no limit.
         repeated: True if a launcher repeats the terminal's signals, as torchrun does; a second signal is then ignored.
     """
 
@@ -65,7 +69,7 @@ class StopFlag:
             ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # by nohup
             numbers = [number for number in ASKING if not (number == signal.SIGHUP and ignored)]
             outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-            if isinstance(outer, StopFlag) and self._number is None:  # asked for before this flag was there
+            if isinstance(outer, StopFlag) and self._number is None:  # a signal came before this flag was active
                 self._number, self._since = outer._number, outer._since
             free = (signal.SIG_DFL, getattr(outer, "_set", None))
             numbers += [number for number in WARNINGS if signal.getsignal(number) in free]
@@ -101,11 +105,11 @@ class StopFlag:
 
 
 worker_flag = StopFlag(repeated=True)
-"""Set by a signal to a worker of joblib between its runs; the run that it has next pauses."""
+"""Set by a signal to a worker of joblib outside training: a run that it prepares pauses, and it starts no other."""
 
 
 def keep_worker() -> None:
-    """Let a signal set `worker_flag`: the death of a worker without a run would make joblib kill the others."""
+    """Make signals set `worker_flag` in this worker: if it died between runs, joblib would kill the other workers."""
     worker_flag.__enter__()
 
 
