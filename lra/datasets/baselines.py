@@ -1,4 +1,4 @@
-"""Baselines fitted on train: test accuracies in percent, or test perplexities."""
+"""Baselines that are fitted on train and scored on test: accuracy in percent, or perplexity."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,10 +13,10 @@ from lra.datasets.task import Split
 from lra.datasets.tokenise import text_of
 
 COSINE_PAIRS = 5_000
-PICTURES = 1_000  # read at once
-WORD_SAMPLE = 1_000  # texts that show whether there are words
-LONGEST_MEAN_WORD = 25  # characters from blank to blank
-LETTER_GROUPS = 100_000  # the most frequent ones
+PICTURES = 1_000  # per block that is read at once
+WORD_SAMPLE = 1_000  # first texts of train that `_without_blanks` examines
+LONGEST_MEAN_WORD = 25  # mean characters per word; more means that blanks do not separate words
+LETTER_GROUPS = 100_000  # most frequent groups of one to three letters
 UNSPACED = re.compile(
     "[\u0e00-\u0eff\u0f00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
@@ -30,7 +30,7 @@ def majority(train: Split, test: Split) -> float:
 
 
 def nearest_centroid(train: Split, test: Split) -> float:
-    """Return the accuracy of the class with the nearest mean picture; all pictures have one size."""
+    """Return the accuracy of predicting the class whose mean picture is nearest; all pictures must have one size."""
     pixels = int(train.lengths(np.array([0]))[0, 0])
     classes, counts = np.unique(train.labels, return_counts=True)
     sums = np.zeros((len(classes), pixels))
@@ -45,7 +45,7 @@ def nearest_centroid(train: Split, test: Split) -> float:
 
 
 def _blocks(n: int, size: int) -> list[np.ndarray]:
-    """Indices of n examples, `size` at a time."""
+    """Return the indices of n examples in arrays of at most `size`."""
     return [np.arange(start, min(start + size, n)) for start in range(0, n, size)]
 
 
@@ -57,7 +57,7 @@ def bag_of_words(
     *,
     letters: bool = False,
 ) -> float:
-    """Return the accuracy of logistic regression on TF-IDF of words, or of groups of one to three letters.
+    """Return the accuracy of logistic regression on TF-IDF of words, or of groups of one to three letters if `letters`.
 
     Raises:
         UserError: there is one class, or no word occurs often enough.
@@ -78,9 +78,10 @@ def bag_of_words(
 def bag_of_words_or_letters(
     train: list[str], train_labels: np.ndarray, test: list[str], test_labels: np.ndarray
 ) -> dict[str, float]:
-    """Return `bag of words`, or `bag of letters` of texts that blanks do not divide into words that occur twice.
+    """Return the accuracy of `bag_of_words` by name.
 
-    Arguments and errors are those of `bag_of_words`.
+    Features are letter groups if blanks do not separate words or no word occurs in two texts. Arguments and errors are
+    those of `bag_of_words`.
     """
     if not _without_blanks(train[:WORD_SAMPLE]):
         with suppress(UserError):
@@ -89,7 +90,7 @@ def bag_of_words_or_letters(
 
 
 def _without_blanks(texts: list[str]) -> bool:
-    """Return True for scripts that are written without blanks, and for codes such as DNA."""
+    """Return True if the texts are in a script without blanks between words, or are codes such as DNA."""
     characters = sum(map(len, texts))
     pieces = sum(len(text.split()) for text in texts)
     unspaced = sum(len(UNSPACED.findall(text)) for text in texts)
@@ -97,7 +98,7 @@ def _without_blanks(texts: list[str]) -> bool:
 
 
 def pair_cosine(train: Split, test: Split) -> float:
-    """Return the accuracy of thresholding the `Overlap` of two documents; overlap and threshold are fitted on train."""
+    """Return the accuracy of a threshold on the `Overlap` of two documents; both are fitted on train."""
     overlap = Overlap(train)
     threshold = best_threshold(overlap(train, overlap.rows), train.labels[overlap.rows])
     right = (overlap(test, np.arange(len(test))) >= threshold) == test.labels
@@ -105,11 +106,11 @@ def pair_cosine(train: Split, test: Split) -> float:
 
 
 class Overlap:
-    """Similarity of the two documents of a pair: cosine of their TF-IDF of words, 0 to 1.
+    """Similarity of the two documents of a pair: the cosine of their TF-IDF word vectors, 0 to 1.
 
-    Only words that at least two and at most a fifth of the fitted documents contain count, hashed into 2^20 buckets.
-    Fitted on at most COSINE_PAIRS evenly spaced pairs `rows` of a split. Pairs are read in blocks of this size, so that
-    memory does not grow with the data.
+    Words are hashed into 2^20 buckets; buckets found in fewer than two or in more than a fifth of the fitted documents
+    are ignored. The fit uses at most COSINE_PAIRS evenly spaced pairs of a split, whose indices are `rows`. Pairs are
+    read in blocks of COSINE_PAIRS, so that memory does not grow with the data.
     """
 
     def __init__(self, split: Split) -> None:
@@ -136,7 +137,7 @@ class Overlap:
         return np.asarray(bags[rows[:, 0]].multiply(bags[rows[:, 1]]).sum(axis=1)).ravel()
 
     def _counts(self, split: Split, examples: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Word counts of the distinct documents of these pairs, and their row for each document of each pair."""
+        """Return word counts [m, buckets] of the m distinct documents of n pairs, and the rows of each pair [n, 2]."""
         documents, rows = np.unique(split.index.reshape(-1, 2)[examples], return_inverse=True)
         return self._words.transform(texts_of(split, documents)), rows.reshape(-1, 2)
 
@@ -150,21 +151,21 @@ def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def texts_of(split: Split, documents: np.ndarray) -> Iterator[str]:
-    """Yield stored documents of bytes as text."""
+    """Yield the text of each of these stored documents, whose tokens are bytes."""
     for document in split.stored(documents):
         yield text_of(document).decode("utf-8", errors="replace")
 
 
 def unigram(train: LMWindows, test: LMWindows, vocabulary: int) -> float:
-    """Return the perplexity of the token frequencies in train, with add-one smoothing."""
+    """Return the test perplexity of the token frequencies in train, with add-one smoothing."""
     _, targets = _predictions(test)
     return perplexity(_frequencies(train, vocabulary)[targets])
 
 
 def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -> float:
-    """Return the perplexity of w * count(a b) / count(a .) + (1 - w) * unigram(b).
+    """Return the test perplexity of w * count(a b) / count(a .) + (1 - w) * unigram(b).
 
-    w is the best of BIGRAM_WEIGHTS on val. If a never precedes a token in train, the unigram is used alone.
+    w is the best of BIGRAM_WEIGHTS on val. If train has no bigram that begins with a, unigram(b) is used alone.
     """
     stream = train.tokens.astype(np.int64)
     pairs, counts = np.unique(stream[:-1] * vocabulary + stream[1:], return_counts=True)
@@ -172,7 +173,7 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
     frequencies = _frequencies(train, vocabulary)
 
     def seen(split: LMWindows) -> tuple[np.ndarray, np.ndarray]:
-        """Bigram and unigram probability of every prediction."""
+        """Return the bigram and the unigram probability of every target."""
         tokens, targets = _predictions(split)
         wanted = tokens * vocabulary + targets
         found = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
@@ -189,7 +190,7 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
 
 
 def perplexity(probabilities: np.ndarray) -> float:
-    """exp of the mean negative log probability."""
+    """Return exp of the mean negative log probability."""
     return float(np.exp(-np.log(probabilities).mean()))
 
 
@@ -199,6 +200,6 @@ def _frequencies(train: LMWindows, vocabulary: int) -> np.ndarray:
 
 
 def _predictions(split: LMWindows) -> tuple[np.ndarray, np.ndarray]:
-    """Input token and target of every prediction over all windows."""
+    """Return the input token and the target of every position of all windows."""
     rows = np.arange(len(split))
     return split.pad(rows, split.context).ravel().astype(np.int64), split.targets(rows).ravel()

@@ -1,4 +1,4 @@
-"""Base classes of the builders of tasks: from raw files or the hub, and generated."""
+"""Base classes of task builders: tasks from raw files, from the hub, or generated."""
 
 import inspect
 import json
@@ -25,7 +25,7 @@ from lra.datasets.groups import Group, by_size, by_value
 from lra.datasets.task import DataConfig, Task, TaskSpec
 
 GENERATED = "generated"  # origin of data that need no raw data
-LISTED = 10  # files whose SHA-256 a record lists
+LISTED = 10  # maximum number of files whose SHA-256 a record lists one by one
 
 
 class TaskBuilder(ABC):
@@ -35,9 +35,9 @@ class TaskBuilder(ABC):
     name. A subclass defines `spec` and `write`.
 
     Attributes:
-        name: of the task's folder in the cache.
-        validates_on_test: there is no split `val` to write; the test split serves as validation.
-        data_config: folders of data; None before `at`.
+        name: name of the task's folder in the cache.
+        validates_on_test: True if there is no split `val` to write, and the test split serves as validation.
+        data_config: folders of raw and prepared data; None until `at` sets it.
     """
 
     name: str = ""
@@ -53,15 +53,15 @@ class TaskBuilder(ABC):
     @property
     @abstractmethod
     def spec(self) -> TaskSpec:
-        """Properties of the data; their version increases when the content changes under the same options."""
+        """Spec of the prepared data; increase its version when the data change although the options do not."""
 
     @abstractmethod
     def write(self, writers: dict[str, Writer], folder: Path) -> Any:
         """Write all examples, and return the origin of the data for the record.
 
         Args:
-            writers: of the splits, by name.
-            folder: for files beside the examples, such as a tokenizer.
+            writers: writer of each split, by name.
+            folder: folder for other files of the task, such as a tokenizer.
         """
 
     def files(self) -> list[Path]:
@@ -86,7 +86,7 @@ class TaskBuilder(ABC):
         return options
 
     def identity(self) -> Identity:
-        """Return what determines the data besides the content of `files` and the code, as JSON."""
+        """Return, as JSON values, what determines the data besides the code and the content of `files`."""
         return {"task": self.name or type(self).__name__.lower(), "version": self.spec.version, **self.options}
 
     @property
@@ -108,11 +108,11 @@ class TaskBuilder(ABC):
         return cache.prepared(self.at(data_config))
 
     def groups(self, split: Any) -> dict[str, Group]:
-        """Return groups of the examples of a split, for tasks that classify."""
+        """Return the examples of a split, grouped by length and by class, for tasks that classify."""
         return {"length": by_size(split.lengths(np.arange(len(split))).sum(axis=1)), "class": by_value(split.labels)}
 
     def baseline_predictions(self, task: Task) -> np.ndarray | None:
-        """Return a trivial baseline's answers on test [n] to compare with by group, or None."""
+        """Return a trivial baseline's predictions on test [n], which reports score by group, or None."""
         return None
 
     def class_names(self) -> list[str]:
@@ -120,36 +120,36 @@ class TaskBuilder(ABC):
         return [str(number) for number in range(self.spec.classes)]
 
     def encode(self, text: str, tokenizer: Path) -> np.ndarray:
-        """Return the token ids of a text, cut as in training.
+        """Return the token ids of a text, truncated as in training.
 
         Args:
             text: a document.
-            tokenizer: the file that the preparation of the task saved, if it saves one.
+            tokenizer: path of the tokenizer that the prepared task saved; unused by tasks without one.
         """
         raise UserError(f"{text!r:.80}: {type(self).__name__} has no `encode` for texts; give token ids")
 
     def decode(self, ids: np.ndarray, tokenizer: Path) -> str | np.ndarray:
-        """Return the text of token ids, or the picture as grey values [side, side]; else the ids in a line."""
+        """Return token ids as text, or as grey values [side, side]; by default the ids, separated by blanks."""
         return " ".join(map(str, ids.tolist()))
 
     def export(self, task: Task, folder: Path) -> None:
-        """Write a prepared task of this builder as files: those of Long Range Arena if it has some, else Parquet."""
+        """Write a prepared task in the file format of Long Range Arena if it has one, else as Parquet."""
         from lra.datasets.rows import write_parquet
 
         write_parquet(task, self.class_names(), folder)
 
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
-        """Return token ids as a prepared task stores them, given those of the raw data; the same unless they differ."""
+        """Convert token ids of the raw data to the ids that a prepared task stores; by default they are equal."""
         return ids
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Raw data at hand: files or a data set of the hub.
+    """Raw data of a task: files, or a data set of the hub.
 
     Args:
-        name: origin of the data, for the record; empty if there are none.
-        read: returns all data in the form that the task's `fill` expects; raises UserError if there are none.
+        name: origin of the data, for the record; empty if the data are missing.
+        read: returns all data in the form that the task's `fill` expects; raises UserError if they are missing.
         files: the files; empty for the hub and for missing data.
     """
 
@@ -159,7 +159,7 @@ class Source:
 
 
 def of_splits(name: str, files: dict[str, Path], read: Callable[[Path], Any], *shared: Path) -> Source:
-    """Return a source of a file for each split, whose `read` returns what `read` returns for each, by split."""
+    """Return a source of one file per split and `shared` files; it reads {split: read(path of the split)}."""
     every = [*shared, *files.values()]
     return Source(name=name, files=every, read=lambda: {split: read(path) for split, path in files.items()})
 
@@ -173,7 +173,7 @@ class FromSource(TaskBuilder):
 
     @abstractmethod
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
-        """Write all examples as `write` does, and return more about the source for the record."""
+        """Write all examples of the source, and return what the record adds to its name and SHA-256."""
 
     def files(self) -> list[Path]:
         return self.find().files
@@ -188,7 +188,7 @@ class FromSource(TaskBuilder):
         builder = self.at(data_config)
         source = builder.find()
         if not source.files and not cache.is_prepared(builder) and not (source.name and hub.is_reachable()):
-            source.read()  # raises
+            source.read()  # raises the UserError for missing data
         return super().locate(data_config)
 
     def first(self, *names: str) -> Path | None:
@@ -197,10 +197,10 @@ class FromSource(TaskBuilder):
         return next((folder / name for name in names if (folder / name).exists()), None) if folder else None
 
     def located(self, name: str, key: str) -> Path:
-        """Return a path as it was typed, or else below the data folder.
+        """Return the path `name` if it exists, else the same path below the data folder.
 
         Raises:
-            UserError: there is none; the message names the option `key`.
+            UserError: neither exists; the message names the option `key`.
         """
         path, folder = expanded(name, f"task.{key}"), self.config.data_dir
         if path.exists():
@@ -210,10 +210,10 @@ class FromSource(TaskBuilder):
         raise UserError(f"task.{key}: {name}: no such file or folder{' here or in LRA_DATA' if folder else ''}")
 
     def together(self, *layouts: dict[str, str]) -> dict[str, Path]:
-        """Return the files of the first layout found below the data folder, by its keys; empty if there is none.
+        """Return the paths of the first layout {key: name} whose files are below the data folder; {} if none is.
 
         Raises:
-            UserError: only a part of a layout is there.
+            UserError: some files of a layout are missing.
         """
         folder = self.data_config.data_dir if self.data_config else None
         if folder is None:
@@ -241,10 +241,10 @@ class Generated(TaskBuilder):
     """A generated task; the fields of the dataclass are its options.
 
     Args:
-        train_size: examples of train.
-        val_size: examples of val.
-        test_size: examples of test.
-        seed: of the data.
+        train_size: number of training examples.
+        val_size: number of validation examples.
+        test_size: number of test examples.
+        seed: seed of the data.
     """
 
     BESIDE: ClassVar[set[str]] = {"train_size", "val_size", "test_size", "seed", "causal"}
@@ -261,14 +261,14 @@ class Generated(TaskBuilder):
 
     @property
     def example_options(self) -> dict[str, Any]:
-        """Options that decide what an example is."""
+        """Options that determine an example: all but sizes, seed and `causal`."""
         return {name: value for name, value in self.options.items() if name not in self.BESIDE}
 
 
 def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> Iterator[Any]:
     """Yield `make(*arguments)` of each call in order, for any number of processes.
 
-    The first call is made in this process, which is all that small data need. At most two results per worker wait.
+    The first call runs in this process, so that small data start no workers. At most two results per worker are queued.
 
     Raises:
         UserError: a worker process ended early.
@@ -297,12 +297,12 @@ def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> 
 
 
 class FromFolder(FromSource):
-    """Builder of a task whose option `folder` names the raw data, as it is typed or below the data folder."""
+    """Builder of a task whose option `folder` is the folder of raw data: a path, or a path below the data folder."""
 
     folder: str
 
     def at(self, data_config: DataConfig) -> Self:
-        """As of `TaskBuilder`. Raises UserError if there is no such folder, before a run takes its own."""
+        """Return a copy as `TaskBuilder.at` does; raise UserError early if `folder` does not exist."""
         builder = super().at(data_config)
         builder.located(builder.folder, "folder")
         return builder

@@ -1,9 +1,9 @@
 """Cache of prepared tasks: built once under a lock, in a staging folder that is renamed when it is complete.
 
-A prepared task is a folder of `.npy` files and a `manifest.json` with the SHA-256 of each file, which are compared when
-the task is opened for the first time and after its files have changed. The folder is named after a hash of everything
-that determines the data. Digests and counts of files are stored beside the tasks; a stored value holds as long as path,
-inode, size and times of its files are unchanged.
+A prepared task is a folder of `.npy` files and a `manifest.json` with the SHA-256 of each file. The SHA-256 are checked
+when the task is first opened, and again after its files have changed. The folder is named after a hash of everything
+that determines the data. Digests and counts of files are stored next to the tasks; a stored value is valid as long as
+path, inode, size and times of its files are unchanged.
 """
 
 import hashlib
@@ -30,24 +30,25 @@ from lra.datasets.task import DataConfig, Split, Task, TaskSpec
 if TYPE_CHECKING:
     from lra.datasets.builder import TaskBuilder
 
-LAYOUT = 4  # of arrays and manifest; part of the folder's name
+LAYOUT = 4  # version of the file format of arrays and manifest; part of the hash in the folder's name
 MANIFEST = "manifest.json"
 ARRAY = ".npy"
-STORED = "raw"  # folder of stored digests and counts, beside those of the tasks
+STORED = "raw"  # folder of stored digests and counts, next to the folders of the tasks
 SPLITS = ("train", "val", "test")
-MAX_CLASSES = 2**16  # also of tokens: 16 bits are stored
+MAX_CLASSES = 2**16  # limit for classes and for the vocabulary: labels and tokens are stored as uint16
 LOCK_TIMEOUT_SECONDS = 3600
 REMEDY = "choose another folder with cache=... or LRA_CACHE"
-IN_DIGESTS = {"positions": "places", "attributes": "known"}  # former names of arrays, in the digests of kept runs
+# Former names of arrays: digests use them, so that they equal the digests in the records of old runs.
+IN_DIGESTS = {"positions": "places", "attributes": "known"}
 
-Splits = dict[str, Any]  # by name, of the class of `Split` that the objective asks for
+Splits = dict[str, Any]  # splits by name; the objective determines the subclass of `Split`
 Identity = dict[str, Any]
 
 
 def prepared(builder: "TaskBuilder") -> Task:
     """Open a prepared task, building it first if the cache does not have it.
 
-    Parallel processes build once: the others wait for the lock, which the system releases when its holder ends.
+    Of parallel processes one builds and the others wait for its lock, which the system releases when it ends.
 
     Raises:
         UserError: the data are missing, do not fit the specification, or the cached files were changed.
@@ -70,13 +71,13 @@ def prepared(builder: "TaskBuilder") -> Task:
 
 
 def identity_of(builder: "TaskBuilder") -> Identity:
-    """Return everything that determines the data: the builder's identity, its files, and a user's own code."""
+    """Return everything that determines the data: the builder's identity, its raw files, and code outside of `lra`."""
     own = code.fingerprints(type(builder).__module__)
     return {"layout": LAYOUT, **builder.identity(), "raw": raw_sha256(builder), **({"code": own} if own else {})}
 
 
 def raw_sha256(builder: "TaskBuilder") -> dict[str, str]:
-    """Return the SHA-256 of each raw file by its path below the folder that the files share."""
+    """Return the SHA-256 of each raw file, by its path relative to the common folder of the files."""
     files = builder.files()
     if not files:
         return {}
@@ -102,7 +103,7 @@ def _build(builder: "TaskBuilder", folder: Path, identity: Identity) -> None:
     if max(spec.vocab_size, spec.classes) > MAX_CLASSES:
         raise UserError(f"{task}: {spec.vocab_size:,} tokens, {spec.classes:,} classes; at most {MAX_CLASSES:,}")
     staging = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(staging, ignore_errors=True)  # of a killed process
+    shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
     staging.mkdir()
     splits = ("train", "test") if builder.validates_on_test else SPLITS
     writers = {split: Writer(staging, split, spec) for split in splits}
@@ -135,7 +136,7 @@ def _build(builder: "TaskBuilder", folder: Path, identity: Identity) -> None:
 
 
 def _digest(folder: Path) -> str:
-    """Return a SHA-256 of the values of all arrays, whatever the format of the files."""
+    """Return a SHA-256 of the values of all arrays, independent of the file format."""
     digests = {}
     for path in folder.glob(f"*{ARRAY}"):
         split, name = path.stem.split(".")
@@ -144,7 +145,7 @@ def _digest(folder: Path) -> str:
 
 
 def _finite(task: str, values: dict[str, float]) -> dict[str, float]:
-    """Leave out and print the baselines that are NaN or infinite."""
+    """Return the finite baselines, and print a message for each other one."""
     for name, value in values.items():
         if not math.isfinite(value):
             say(f"{task}: the baseline {name!r} is {value}; it is left out")
@@ -152,14 +153,14 @@ def _finite(task: str, values: dict[str, float]) -> dict[str, float]:
 
 
 def stored(config: DataConfig, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:
-    """Return the JSON value `what` of these files; it is computed once until one of them changes."""
+    """Return the stored JSON value `what` of these files; compute it if it is not stored or a file has changed."""
     try:
         status = {str(path.absolute()): path.stat() for path in files}
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}") from None
     state = {name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in status.items()}
     memo = config.cache / STORED / f"{digest([what, state])[:16]}.json"
-    with suppress(PermissionError):  # of a colleague's cache, which `prepared` refuses
+    with suppress(PermissionError):  # another user's cache; `prepared` raises the error for it
         if memo.exists():
             return read_json(memo)
     value = compute()
@@ -169,7 +170,7 @@ def stored(config: DataConfig, files: list[Path], what: str, compute: Callable[[
 
 
 def _opened(builder: "TaskBuilder", folder: Path) -> Task:
-    """Map a prepared task into memory, and compare every file with the SHA-256 in its manifest."""
+    """Memory-map a prepared task; raise UserError if a file differs from the SHA-256 in the manifest."""
     try:
         manifest = read_json(folder / MANIFEST)
     except (OSError, ValueError) as error:
@@ -191,7 +192,7 @@ def _opened(builder: "TaskBuilder", folder: Path) -> Task:
 
 
 def splits_of(folder: Path, spec: TaskSpec) -> Splits:
-    """Map the arrays of all splits into memory; without a split `val` the test split takes its place."""
+    """Memory-map the arrays of all splits; without a split `val`, `val` is the test split."""
     arrays: dict[str, dict[str, np.ndarray]] = {}
     for path in folder.glob(f"*{ARRAY}"):
         split, name = path.stem.split(".")
@@ -201,7 +202,7 @@ def splits_of(folder: Path, spec: TaskSpec) -> Splits:
 
 
 def _split(name: str, arrays: dict[str, np.ndarray], spec: TaskSpec) -> Split:
-    """Construct a split of the class that the specification asks for; only training windows overlap."""
+    """Construct the subclass of `Split` for the spec; of language modelling windows only those of train overlap."""
     if spec.objective == "next_token":
         return LMWindows(**arrays, context=spec.max_len, stride=1 if name == "train" else spec.max_len)
     if spec.objective in ("positions", "reconstruct"):
@@ -210,9 +211,9 @@ def _split(name: str, arrays: dict[str, np.ndarray], spec: TaskSpec) -> Split:
 
 
 class Writer:
-    """Writer of the arrays of one split; memory holds offsets, labels and a digest per document.
+    """Writer of the arrays of one split; it keeps offsets, labels and a digest per document in memory.
 
-    A document that occurs again in the split is stored once and referenced. Methods raise UserError for tokens, labels
+    `add` stores a document that occurs several times in the split only once. Methods raise UserError for tokens, labels
     and lengths outside of the task's spec.
     """
 
@@ -226,8 +227,8 @@ class Writer:
         self._file = open(folder / f"{split}.tokens{ARRAY}", "wb")  # noqa: SIM115
         self._offsets, self._index, self._labels = array("q", [0]), array("i"), array("H")
         self._write_header()
-        self._ends, self._positions = array("q", [0]), array("i")  # of the answers, where examples have several
-        self._attributes = array("i")  # of generated examples
+        self._ends, self._positions = array("q", [0]), array("i")  # for `mark`
+        self._attributes = array("i")  # for `extend`
         self._seen: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -249,13 +250,13 @@ class Writer:
     def extend(
         self, tokens: np.ndarray, lengths: np.ndarray, labels: np.ndarray, attributes: np.ndarray | None = None
     ) -> None:
-        """Write many examples of one document each, without looking for duplicates.
+        """Write n examples of one document each, without a search for duplicates.
 
         Args:
-            tokens: of all documents, one after the other.
-            lengths: [n].
-            labels: [n].
-            attributes: [n, p], or None.
+            tokens: concatenated tokens of all documents.
+            lengths: lengths of the documents [n].
+            labels: labels [n].
+            attributes: p attributes of each example [n, p], or None.
         """
         self._check_within("label", labels, 0, self._spec.classes - 1)
         first = len(self._offsets) - 1
@@ -266,11 +267,11 @@ class Writer:
             self._attributes.frombytes(attributes.astype(np.int32).tobytes())
 
     def mark(self, tokens: np.ndarray, answers: np.ndarray) -> None:
-        """Write examples of one document and one length each.
+        """Write n examples with answers at positions; each is one document of L tokens.
 
         Args:
-            tokens: [n, L].
-            answers: [n, L]; negative where there is none.
+            tokens: token ids [n, L].
+            answers: answers [n, L], negative at positions without one.
         """
         rows, positions = np.nonzero(answers >= 0)
         self._check_within("answer", answers, -1, self._spec.classes - 1)
@@ -282,7 +283,7 @@ class Writer:
         self._ends.extend((self._ends[-1] + np.cumsum(np.bincount(rows, minlength=len(tokens)))).tolist())
 
     def _bytes(self, tokens: np.ndarray, lengths: Any) -> bytes:
-        """Check tokens, and return them as they are stored."""
+        """Check tokens and lengths, and return the tokens as bytes of the stored dtype."""
         self._check_within("token", tokens, *self._tokens)
         if self._spec.objective != "next_token":
             self._check_within("length", lengths, self._shortest, self._spec.max_len)
@@ -308,7 +309,7 @@ class Writer:
             self._file.close()
 
     def close(self) -> None:
-        """Finish the files."""
+        """Complete the header of the tokens, and write the other arrays."""
         self._file.seek(0)
         self._write_header()
         self._file.close()
@@ -321,6 +322,6 @@ class Writer:
             np.save(self._folder / f"{self.split}.{name}{ARRAY}", np.asarray(values).astype(dtype))
 
     def _write_header(self) -> None:
-        """Write the header of the tokens; NumPy pads it, so that a larger number takes no more bytes."""
+        """Write the header of the tokens file; NumPy pads it, so that `close` can overwrite it with the final size."""
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._offsets[-1],)}
         np.lib.format.write_array_header_1_0(self._file, header)

@@ -1,7 +1,7 @@
-"""Groups of examples by a property, and seeded choices among examples.
+"""Groups of examples by a property, and seeded random choices of examples.
 
-A group maps values of one property to the examples [k] that have it; each of n examples is in exactly one value. The
-seed of a choice is part of the task's version, not of a run's: all runs see the same examples.
+A `Group` maps each value of one property to the indices [k] of the examples with this value; each of n examples has
+exactly one value. Choices use a fixed seed, not the seed of a run: all runs see the same examples.
 """
 
 import heapq
@@ -15,18 +15,18 @@ from lra.core import streams
 Group = dict[str, np.ndarray]
 Row = TypeVar("Row")
 
-PARTS = 5
+PARTS = 5  # ranges of `by_size`
 SEED = 0
-HOLD_OUT, LIMIT, SHUFFLE, HOLD_OUT_TEST = 0, 1, 2, 3  # indices in the stream "data"
+HOLD_OUT, LIMIT, SHUFFLE, HOLD_OUT_TEST = 0, 1, 2, 3  # indices in the random stream "data"
 
 
 def by_value(values: np.ndarray, name: Callable[[int], str] = str) -> Group:
-    """Group by each distinct number of `values` [n], ascending."""
+    """Return a group for each distinct number in `values` [n], in ascending order."""
     return {name(int(value)): np.flatnonzero(values == value) for value in np.unique(values)}
 
 
 def by_size(sizes: np.ndarray) -> Group:
-    """Group whole numbers `sizes` [n] into ranges `min-max`, ascending: fifths, up to ties."""
+    """Return groups of whole numbers `sizes` [n] by ranges `min-max`, ascending; each range has a fifth, up to ties."""
     ranks = np.arange(1, PARTS) * len(sizes) // PARTS
     parts = np.searchsorted(np.unique(np.sort(sizes)[ranks]), sizes, side="right")
 
@@ -48,7 +48,7 @@ def held_out(labels: np.ndarray, fraction: float = 0.1, split: str = "val") -> n
 
 
 def limited(count: int, limit: int | None, split: str) -> np.ndarray:
-    """Return the indices of at most `limit` of `count` examples, at random, ascending; all without a limit."""
+    """Return ascending indices of `limit` random examples out of `count`; all if `limit` is None or not smaller."""
     if limit is None or limit >= count:
         return np.arange(count)
     draw = streams.generator(SEED, "data", LIMIT, *split.encode())
@@ -56,7 +56,7 @@ def limited(count: int, limit: int | None, split: str) -> np.ndarray:
 
 
 def sampled(rows: Iterable[Row], limit: int | None, split: str) -> Iterator[Row]:
-    """Choose at most `limit` rows of a stream of unknown length, keeping no more in memory."""
+    """Yield at most `limit` random rows of a stream of unknown length, in order; memory holds only `limit` rows."""
     if limit is None:
         return iter(rows)
     draw = streams.generator(SEED, "data", LIMIT, *split.encode())

@@ -1,4 +1,4 @@
-"""Downloads from the Hugging Face hub, announced before they start; a failure is one line."""
+"""Downloads from the Hugging Face hub; a message precedes each, and errors are one line."""
 
 import os
 import urllib.error
@@ -22,7 +22,7 @@ def rows(config: DataConfig, dataset: str, *, split: str, count: int, wants: str
     """Return the rows of a split of a data set on the hub, through `datasets`.
 
     Raises:
-        UserError: `missing_data_error`, if the hub cannot be reached; or there are not `count` rows.
+        UserError: the download failed (`missing_data_error`), or the split does not have `count` rows.
     """
 
     def load() -> Any:
@@ -37,10 +37,10 @@ def rows(config: DataConfig, dataset: str, *, split: str, count: int, wants: str
 
 
 def file(config: DataConfig, repository: str, name: str, *, wants: str) -> Path:
-    """Return a file of a repository on the hub.
+    """Return the local path of a file of a repository on the hub; download it if necessary.
 
     Raises:
-        UserError: `missing_data_error`, if the hub cannot be reached.
+        UserError: the download failed (`missing_data_error`).
     """
 
     def load() -> Path:
@@ -55,10 +55,10 @@ def file(config: DataConfig, repository: str, name: str, *, wants: str) -> Path:
 def files(config: DataConfig, name: str, configuration: str | None = None) -> dict[str, list[Path]]:
     """Return the Arrow files of each split of a data set of the hub or of a folder, through `datasets.load_dataset`.
 
-    What was fetched once is taken from the cache, without asking the hub.
+    A data set that was fetched before is read from the cache, without a request to the hub.
 
     Raises:
-        UserError: it cannot be loaded.
+        UserError: the data set cannot be loaded.
     """
 
     def load() -> dict[str, list[str]]:
@@ -79,7 +79,7 @@ def files(config: DataConfig, name: str, configuration: str | None = None) -> di
 
 
 def from_hub(what: str, load: Callable[[], Any], local: bool = False) -> Any:
-    """Announce `what` unless it is local, and return the result of `load`.
+    """Return the result of `load`; unless the data are local, print a message and check that the hub answers.
 
     Raises:
         NotFetched: loading failed.
@@ -103,7 +103,7 @@ def is_reachable() -> bool:
 
 
 def missing_data_error(config: DataConfig, what: str, *, wants: str, reason: str) -> UserError:
-    """Return the error for data that are neither in the data folder nor on the network."""
+    """Return the error for data that are not in the data folder and could not be downloaded."""
     looked = f"not in {config.data_dir}" if config.data_dir else "no data folder is set (LRA_DATA=... or data_dir=...)"
     return UserError(f"{what}: {looked}, and it could not be fetched ({reason}). Put there: {wants}")
 
@@ -116,7 +116,7 @@ def _fetched(load: Callable[[], Any], config: DataConfig, what: str, *, wants: s
 
 
 def _ask() -> None:
-    """Ask the hub once, briefly; its own client would retry for half a minute."""
+    """Raise ConnectionError if the hub does not answer one short request; its client would retry for half a minute."""
     from huggingface_hub import constants
 
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):

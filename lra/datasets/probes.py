@@ -1,8 +1,8 @@
-"""Base class of probes: generated sequences with answers at some positions, each testing one ability of a mixer.
+"""Base class of probes: generated sequences with answers at some positions; a probe tests one ability of a mixer.
 
-Examples are generated in blocks. A block is a function of (seed, split, block) alone, drawn from raw Philox bits: a
-seed gives the same bytes on every machine, and more examples do not change the earlier ones. Accuracy is over the
-scored positions of all examples together, and the loss is the mean over those of a batch.
+Examples are generated in blocks. A block depends only on (seed, split, block) and is drawn from raw Philox bits: a seed
+gives the same bytes on every machine, and a larger split begins with the same examples. Accuracy is computed over the
+scored positions of all examples together; the loss is the mean over the scored positions of a batch.
 """
 
 from abc import abstractmethod
@@ -23,26 +23,26 @@ from lra.datasets.splits import PositionLabels
 from lra.datasets.task import Objective, TaskSpec, titled
 
 VERSION = 1
-BLOCK = 1_024  # examples
-TABLE = len(SPLITS)  # the index, in the stream "data", of what all splits share
+BLOCK = 1_024  # examples per block
+TABLE = len(SPLITS)  # index in the random stream "data" for draws that all splits share; splits have 0, 1, 2
 
 Examples = tuple[np.ndarray, np.ndarray]
-"""Tokens [n, L] and answers [n, L]; an answer below 0 is not asked for."""
+"""Tokens [n, L] and answers [n, L]; positions with a negative answer are not scored."""
 
 
 class Draws:
-    """Random numbers from the stream "data" of a seed at `index`."""
+    """Generator of random numbers from the stream "data" of a seed at `index`."""
 
     def __init__(self, seed: int, *index: int) -> None:
         self._bits = streams.philox(seed, "data", *index)
 
     def below(self, bound: int | np.ndarray, *shape: int) -> np.ndarray:
-        """Draw whole numbers from 0 to bound - 1 (bias below bound / 2^32); bounds may differ along the last axes."""
+        """Draw integers [*shape] from 0 to bound - 1 (bias below bound / 2^32); `bound` is broadcast to `shape`."""
         high = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(32)
         return ((high.reshape(shape) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
 
     def uniform(self, *shape: int) -> np.ndarray:
-        """Draw numbers between 0 and 1, both exclusive."""
+        """Draw numbers [*shape] between 0 and 1, both exclusive."""
         words = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(12)
         return (words.astype(np.float64) + 0.5).reshape(shape) * 2.0**-52
 
@@ -60,11 +60,11 @@ class Draws:
 class Probe(Generated):
     """Base class of generated tasks with answers at positions.
 
-    Options that decide an example are part of the task's name unless they are those of `published`. A probe has a
-    `length` and a `vocabulary`, the number of tokens, which are numbered from 1, since 0 is padding.
+    The task's name includes each option of the examples whose value differs from `published`. A probe has a `length`
+    and a `vocabulary`, the number of different tokens; their ids start at 1, since 0 is padding.
 
     Args:
-        causal: models may not look ahead.
+        causal: predictions may not depend on later positions.
     """
 
     published: ClassVar[dict[str, Any]]
@@ -82,10 +82,10 @@ class Probe(Generated):
 
     @abstractmethod
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
-        """Generate `rows` examples of the training split or of another."""
+        """Generate `rows` examples; `train` is True for the training split."""
 
     def at_least(self, because: str = "", **minimum: int) -> None:
-        """Raise UserError for an option below its minimum, `because` of another one, if named."""
+        """Raise UserError for an option below its minimum; `because` is the `key=value` that requires it."""
         for key, number in minimum.items():
             value = getattr(self, key)
             if value < number:
@@ -98,7 +98,7 @@ class Probe(Generated):
 
     @property
     def classes(self) -> int:
-        """Number of answers; by default answers are tokens."""
+        """Number of different answers; by default answers are token ids."""
         return self.vocabulary + 1
 
     @property
@@ -121,7 +121,7 @@ class Probe(Generated):
         )
 
     def blocks(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        """Yield blocks of examples: the split, tokens and answers."""
+        """Yield the name of the split, tokens and answers of each block of examples."""
         for number, (split, size) in enumerate(self.sizes.items()):
             for start in range(0, size, BLOCK):
                 tokens, answers = self.draw(Draws(self.seed, number, start // BLOCK), BLOCK, train=split == "train")
@@ -140,7 +140,7 @@ class Probe(Generated):
         return {"most frequent answer": majority(train, test), **extra}
 
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
-        """Return test accuracies (percent) of answers that need little reading."""
+        """Return test accuracies (percent) of further trivial baselines, by name."""
         return {}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
@@ -149,7 +149,7 @@ class Probe(Generated):
 
 
 def grid(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
-    """Return all tokens [n, L] of a split with documents of one length, and the example of each prediction [m]."""
+    """Return all tokens [n, L] of a split, and the example of each prediction [m]; all documents have one length."""
     tokens = np.asarray(split.tokens).reshape(len(split), -1)
     return tokens, np.repeat(np.arange(len(split)), split.counts(np.arange(len(split))))
 

@@ -1,4 +1,4 @@
-"""Readers of raw data: lines and rows of plain or compressed files. Errors name file and line."""
+"""Readers of raw data: bytes, lines and JSON rows of plain or compressed files. Errors name file and line."""
 
 import codecs
 import gzip
@@ -12,7 +12,7 @@ from typing import IO, Any
 from lra.core.errors import UserError
 from lra.core.files import parse_json
 
-BEGINNING = 1_024  # bytes that show whether a file is one JSON array
+BEGINNING = 1_024  # bytes in which `[` is looked for, the start of a JSON array
 PLACEHOLDERS = {
     b"version https://git-lfs": "a Git LFS pointer instead of the data; fetch them with `git lfs pull`",
     b"/annex/objects/": "a git-annex pointer instead of the data; fetch them with `git annex get`",
@@ -32,7 +32,7 @@ NOT_UTF8 = "not UTF-8; convert the file, from Latin-1 with `iconv -f LATIN1 -t U
 
 @contextmanager
 def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO]:
-    """Open a file, plain or compressed (.xz, .gz); an error of reading becomes a UserError with the path."""
+    """Open a file, plain or compressed (.xz, .gz); raise UserError with its path if it cannot be read or decoded."""
     kinds: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
     try:
         with open(path, "rb") as file:
@@ -42,7 +42,7 @@ def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO]:
                 raise UserError(f"{path}: {found}")
         with kinds.get(path.suffix.lower(), open)(path, mode, **options) as file:
             yield file
-    except UnicodeDecodeError:  # its position is that in a part of the file
+    except UnicodeDecodeError:  # its position counts from a buffer, so look for the line of the file
         bad = (where for where, line in lines(path) if line.decode(errors="ignore").encode() != line)
         raise UserError(f"{next(bad, path)}: {NOT_UTF8}") from None
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
@@ -50,7 +50,7 @@ def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO]:
 
 
 def check_is_text(path: Path) -> None:
-    """Raise UserError if the first bytes of a file, decompressed, are those of another format or encoding."""
+    """Raise UserError if the decompressed file begins with the signature of a binary format or of UTF-16."""
     with opened(path) as file:
         start = file.read(8)
     for beginning, found in NOT_TEXT.items():
@@ -59,13 +59,13 @@ def check_is_text(path: Path) -> None:
 
 
 def contents(path: Path) -> bytes:
-    """Read a file, plain or compressed."""
+    """Return all bytes of a file, plain or compressed."""
     with opened(path) as file:
         return file.read()
 
 
 def lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield (`path:line number`, line without line end) of a file, plain or compressed, without blank lines."""
+    """Yield (`path:line number`, line without line end) for each line of a file that is not blank."""
     with opened(path) as file:
         for number, line in enumerate(file, start=1):
             if line.strip(b" \r\n"):
@@ -84,10 +84,10 @@ def checked_text(where: str, text: str) -> str:
 
 
 def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where, row) of a file of JSON lines, or of one JSON array, whose rows have these fields.
+    """Yield (where, row) for each row of a file of JSON lines or one JSON array; rows must have these fields.
 
     Raises:
-        UserError: a row is no JSON object, or a field has another type.
+        UserError: a row is not a JSON object, or a field is missing or has another type.
     """
     for where, row in _json_values(path):
         if not isinstance(row, dict):

@@ -1,4 +1,4 @@
-"""Splits as map-style PyTorch datasets, as Arrow tables and as files, for code outside of `lra`."""
+"""Splits as map-style PyTorch datasets, Arrow tables and Parquet files, for code outside of `lra`."""
 
 import os
 import secrets
@@ -24,24 +24,25 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
 
-IGNORED = -100  # target at positions without one, as `ignore_index` of PyTorch's cross-entropy
+IGNORED = -100  # target of positions that are not scored: the default `ignore_index` of cross_entropy
 AT_ONCE = 1_024  # examples of an Arrow batch
-NAMES = {"train": "train", "val": "validation", "test": "test"}  # of the splits in `datasets`
+NAMES = {"train": "train", "val": "validation", "test": "test"}  # split names of the library `datasets`
 
 Row = dict[str, Any]
 
 
 class Rows(Dataset[Row]):
-    """Examples of one split, read from memory-mapped files. A pickled dataset is the name of its folder.
+    """Examples of one split, read from memory-mapped files; pickling stores folder, name and spec but no data.
 
     A row is a dictionary of int64 tensors without padding:
 
     - tasks that classify: `tokens` [L], or `tokens_1` and `tokens_2` for pairs, and the integer `label`;
-    - other tasks: `tokens` [L], `targets` [L], -100 where there is none, and `mask` bool [L], True at targets.
+    - other tasks: `tokens` [L], `targets` [L], -100 at positions that are not scored, and `mask` bool [L], True at
+      scored positions.
 
     Args:
-        folder: of the prepared task.
-        name: of the split.
+        folder: folder of the prepared task.
+        name: name of the split.
         spec: spec of the task.
     """
 
@@ -49,7 +50,7 @@ class Rows(Dataset[Row]):
         self.folder, self.name, self.spec = folder, name, spec
         split = splits_of(folder, spec)[name]
         arrays = {key: np.asarray(value) for key, value in vars(split).items() if isinstance(value, np.memmap)}
-        self.split = replace(split, **arrays)  # plain views of the maps, whose items are faster
+        self.split = replace(split, **arrays)  # views as plain arrays: indexing a memmap is slower
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Rows, (self.folder, self.name, self.spec)
@@ -67,11 +68,11 @@ class Rows(Dataset[Row]):
         return {**tokens, "label": int(self.split.labels[row])}
 
     def __getitems__(self, rows: Sequence[int]) -> "Chosen":
-        """Return the rows of a batch, as a `DataLoader` asks for them."""
+        """Return the rows of a batch lazily; a PyTorch `DataLoader` calls this method if it exists."""
         return Chosen(self, rows)
 
     def batch(self, rows: Sequence[int]) -> dict[str, Tensor]:
-        """Return `collate` of these rows without reading them one by one."""
+        """Return the batch that `collate` makes of these rows, but read all rows at once."""
         examples = np.asarray(rows)
         if self.spec.objective != "classify":
             tokens, targets = map(_tensor, self._marked(examples))
@@ -92,7 +93,7 @@ class Rows(Dataset[Row]):
         return ["tokens"] if self.spec.documents == 1 else [f"tokens_{n + 1}" for n in range(self.spec.documents)]
 
     def _marked(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens and targets [rows, L] of a task that predicts at positions; all documents have one length."""
+        """Return tokens and targets [rows, L] of a task that predicts at positions; all examples have one length."""
         length = int(self.split.lengths(rows[:1])[0, 0])
         targets = np.full(len(rows) * length, IGNORED)
         scored = self.split.scored(rows, length)
@@ -100,10 +101,10 @@ class Rows(Dataset[Row]):
         return self.split.pad(rows, length), targets.reshape(len(rows), length)
 
     def dataset(self, classes: Sequence[str], digest: str) -> "datasets.Dataset":
-        """Return the rows for the library `datasets`, with features and the names of classes.
+        """Return the split as a dataset of the library `datasets`, with features and class names.
 
-        Tokens that are stored in the order of the rows are not copied. Rows have no `mask`; a row of a language model,
-        whose windows overlap, is a document.
+        Tokens that are stored in the order of the rows are not copied. Rows have no `mask`. For language modelling a
+        row is a document, since training windows overlap.
         """
         import datasets
         import pyarrow as pa
@@ -114,7 +115,7 @@ class Rows(Dataset[Row]):
         return datasets.Dataset(table, datasets.DatasetInfo(features=features), name, fingerprint=fingerprint)
 
     def features(self, classes: Sequence[str]) -> "datasets.Features":
-        """Return the columns of `batches`."""
+        """Return the names and types of the columns of `batches`."""
         import datasets
 
         small = self.split.tokens.dtype == np.uint8 and not self.split.shift
@@ -127,7 +128,7 @@ class Rows(Dataset[Row]):
         return datasets.Features(columns)
 
     def batches(self, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
-        """Yield the rows of `dataset` as Arrow batches."""
+        """Yield the rows of `dataset` as Arrow batches of at most AT_ONCE rows."""
         import pyarrow as pa
 
         split, documents = self.split, self.spec.documents
@@ -155,7 +156,7 @@ class Rows(Dataset[Row]):
 
 
 class Chosen(Sequence[Row]):
-    """Rows that are read when they are used: one by one, or as a batch by `collate`."""
+    """Lazy list of rows: a row is read when it is indexed, or all rows at once by `collate`."""
 
     def __init__(self, rows: Rows, indices: Sequence[int]) -> None:
         self.rows, self.indices = rows, indices
@@ -172,7 +173,7 @@ def _tensor(ids: np.ndarray) -> Tensor:
 
 
 def _real(lengths: list[int]) -> Tensor:
-    """Return a mask bool [B, longest], True at the tokens of documents of these lengths."""
+    """Return a mask [B, max(lengths)] bool, True at tokens and False at padding."""
     mask = np.ones((len(lengths), max(lengths)), dtype=bool)
     for line, length in zip(mask, lengths, strict=True):  # several times faster than a comparison of all positions
         line[length:] = False
@@ -191,10 +192,10 @@ def _lists(lengths: np.ndarray, values: np.ndarray) -> "pa.ListArray":
 
 
 def collate(rows: Sequence[Row]) -> dict[str, Tensor]:
-    """Return rows as a batch, padded with 0 on the right to the longest.
+    """Stack rows into a batch, padded on the right to the longest row: tokens with 0, targets with -100.
 
-    `tokens` [B, L], `label` [B], `targets` [B, L] and `mask` [B, L]. Rows that have no mask get one, True at tokens:
-    `mask`, or `mask_1` and `mask_2` for pairs.
+    The batch has the keys of the rows: `tokens` [B, L], `label` [B], `targets` [B, L], `mask` [B, L]. If the rows have
+    no mask, the batch gets one that is True at tokens: `mask`, or `mask_1` and `mask_2` for pairs.
     """
     if isinstance(rows, Chosen):
         return rows.rows.batch(rows.indices)
@@ -211,7 +212,7 @@ def collate(rows: Sequence[Row]) -> dict[str, Tensor]:
 
 
 def rows_of(task: Task) -> dict[str, Rows]:
-    """Return the splits of a prepared task; `val` is missing where the task validates on the test split."""
+    """Return the splits of a prepared task by name, without `val` if the task validates on the test split."""
     splits = [name for name in SPLITS if not (name == "val" and task.validates_on_test)]
     return {name: Rows(task.folder, name, task.spec) for name in splits}
 
@@ -228,10 +229,10 @@ def write_parquet(task: Task, classes: Sequence[str], folder: Path) -> None:
 
 
 def refuse_used(folder: Path, key: str) -> Path:
-    """Return the nearest folder that exists, `folder` or one above it.
+    """Check that a new folder can be written, and return its nearest existing ancestor, or `folder` if it exists.
 
     Raises:
-        UserError: `folder` is a file or has content, or this user may not write there.
+        UserError: `folder` is a file or is not empty, or the user lacks write permission.
     """
     target = folder.resolve()
     try:
@@ -250,10 +251,10 @@ def refuse_used(folder: Path, key: str) -> Path:
 
 @contextmanager
 def new_folder(folder: Path, key: str) -> Iterator[Path]:
-    """Yield a temporary folder whose content is moved to `folder` at the end; after an error nothing is left.
+    """Yield a temporary folder whose content is moved to `folder` at the end; after an error it is deleted.
 
     Raises:
-        UserError: `folder` is in use, or cannot be written.
+        UserError: `folder` is a file, is not empty, or cannot be written.
     """
     base, target = refuse_used(folder, key), folder.resolve()
     staging = base / f".{target.name}.{secrets.token_hex(8)}.tmp"

@@ -1,4 +1,4 @@
-"""Self-pretraining: prediction of the inputs of a task, without labels.
+"""Self-pretraining: predict tokens of a task's training documents, without labels.
 
 Legend: n documents, L tokens, V the task's vocabulary; V itself is the mask token.
 
@@ -19,17 +19,17 @@ from lra.core.errors import UserError
 from lra.datasets.groups import held_out
 from lra.datasets.task import Split, Task, TaskSpec
 
-SHORTEST = 2  # tokens of a document with something to predict
+SHORTEST = 2  # tokens; shorter documents are left out, since next-token prediction has no target in them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs(Split):
-    """n documents, each an example.
+    """Base class of splits for self-pretraining: n documents, each of them one example.
 
     Args:
-        shift: of the documents' own task; if it is not 0 all documents have one length.
+        shift: `shift` of the split of the classification task; unless it is 0, all documents have one length.
         vocab_size: V.
-        values: predict the number (id - 1) / (V - 2), such as a grey value, instead of a class.
+        values: targets are the numbers (id - 1) / (V - 2), such as grey values, instead of token ids.
     """
 
     shift: int  # type: ignore[misc]
@@ -43,17 +43,17 @@ class Inputs(Split):
 
     @abstractmethod
     def positions(self, row: int, length: int) -> np.ndarray:
-        """Return the scored positions of the stored document `row` of this length, ascending."""
+        """Return the scored positions of the stored document `row`, which has `length` tokens, ascending."""
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
         return super().pad(examples, length).astype(np.int32) + self.shift
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
-        """Return the indices of the predicted tokens among all stored ones."""
+        """Return the indices of the predicted tokens in `tokens` [m]."""
         return np.concatenate([start + positions + self.ahead for start, positions in self._scored(examples)])
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
-        """Return classes [m], or with `values` numbers from 0 to 1 [m]."""
+        """Return the predicted token ids [m], or with `values` numbers from 0 to 1 [m]."""
         ids = self.tokens[self.predictions(examples)].astype(np.int64) + self.shift
         return ((ids - 1) / (self.vocab_size - 2)).astype(np.float32) if self.values else ids
 
@@ -61,20 +61,21 @@ class Inputs(Split):
         return np.concatenate([line * length + positions for line, (_, positions) in enumerate(self._scored(examples))])
 
     def _scored(self, examples: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """Start among all stored tokens, and scored positions, of each document."""
+        """Return, for each document, its start in `tokens` and its scored positions."""
         bounds = [(row, self.offsets[row], self.offsets[row + 1]) for row in self._rows(examples).tolist()]
         return [(start, self.positions(row, int(stop - start))) for row, start, stop in bounds]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masked(Inputs):
-    """Masked prediction of a random share of the tokens, at least one.
+    """Masked prediction of random tokens of each document, at least one.
 
-    The mask is a function of (seed, draw, document): every training step has its own draw, evaluations always the same.
+    The masked positions depend only on (seed, draw, document): each training step has another draw, all evaluations
+    have the same.
 
     Args:
         share: probability of masking a token.
-        seed: of the masks.
+        seed: seed of the masks.
         draw: 0 in evaluation, else 1 + the step.
     """
 
@@ -99,7 +100,7 @@ class Masked(Inputs):
 
 @dataclass(frozen=True, kw_only=True)
 class Following(Inputs):
-    """Prediction of every token but the first from those before it."""
+    """Next-token prediction: predict each token but the first from the tokens before it."""
 
     ahead = 1
 
@@ -111,7 +112,7 @@ Objective = Literal["masked", "next"]
 
 
 def spec_of(spec: TaskSpec, objective: Objective, *, values: bool) -> TaskSpec:
-    """Return the specification of the pretraining task of a task.
+    """Return the spec of the pretraining task that belongs to the classification task `spec`.
 
     Raises:
         UserError: the task does not classify.
@@ -143,17 +144,17 @@ def inputs_of(
     holdout: float,
     seed: int,
 ) -> Task:
-    """Return the task of predicting the training documents; no other split and no label is used.
+    """Return the pretraining task, whose data are the training documents without their labels.
 
     Args:
-        train: training split of the task.
-        spec: spec of the task.
-        digest: of the task's data.
+        train: training split of the classification task.
+        spec: spec of the classification task.
+        digest: digest of its data.
         objective: `masked` or `next`.
         values: predict numbers instead of classes.
-        share: of masked tokens.
-        holdout: seeded share of the documents for validation.
-        seed: of the masks.
+        share: probability of masking a token.
+        holdout: fraction of the documents for validation, chosen with a fixed seed.
+        seed: seed of the masks.
     """
     rows = np.flatnonzero(np.diff(train.offsets) >= SHORTEST)
     held = held_out(np.zeros(len(rows), dtype=int), holdout)

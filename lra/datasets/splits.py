@@ -1,4 +1,4 @@
-"""Splits of windows, of answers at positions and of pictures; duplicate and contradictory examples of splits.
+"""Subclasses of `Split` for windows, for answers at positions and for pictures; duplicate and contradictory examples.
 
 Legend: n examples, m predictions.
 """
@@ -15,9 +15,9 @@ from lra.datasets.task import Split
 
 @dataclass(frozen=True, kw_only=True)
 class LMWindows(Split):
-    """The documents as one stream, cut into windows of `context` tokens that start every `stride` tokens.
+    """Documents as one stream of tokens, cut into windows of `context` tokens that start every `stride` tokens.
 
-    An example is a window; its targets are the tokens that follow each of its tokens.
+    An example is a window; its targets are the window one token later.
     """
 
     context: int
@@ -31,7 +31,7 @@ class LMWindows(Split):
         return np.full((len(examples), 1), self.context)
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
-        """Return one index for every token of every window."""
+        """Return the indices of the predictions, one for each token of each window."""
         return (np.asarray(examples)[:, None] * self.context + np.arange(self.context)).ravel()
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
@@ -48,12 +48,12 @@ class LMWindows(Split):
 
 @dataclass(frozen=True, kw_only=True)
 class PositionLabels(Split):
-    """Examples of one document each, with answers at some of its positions, which alone are scored.
+    """Examples of one document each, with answers at some positions; only these positions are scored.
 
     Args:
-        ends: boundaries between the predictions of the examples [n + 1] int64.
-        positions: those of the predictions in their documents [m], ascending.
-        labels: answers [m].
+        ends: example i has the predictions ends[i] to ends[i + 1] - 1 [n + 1] int64.
+        positions: position of each prediction in its document [m], ascending in each document.
+        labels: answer of each prediction [m].
     """
 
     ends: np.ndarray
@@ -69,12 +69,12 @@ class PositionLabels(Split):
         return np.repeat(self.ends[np.asarray(examples)] - before, counts) + np.arange(counts.sum())
 
     def counts(self, examples: np.ndarray) -> np.ndarray:
-        """Return the number of predictions of each of these examples [len(examples)]."""
+        """Return the number of predictions for each of these examples [len(examples)]."""
         examples = np.asarray(examples)
         return self.ends[examples + 1] - self.ends[examples]
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
-        """Return the answers of these examples, one example after the other."""
+        """Return the answers of these examples, concatenated."""
         return self.labels[self.predictions(examples)].astype(np.int64)
 
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray:
@@ -92,7 +92,7 @@ class Pictures(Split):
     """Pictures stored as grey values [n * pixels] uint8; a token is a value + 1, so that no pixel is padding.
 
     Args:
-        attributes: p attributes of each picture that was generated [n * p] int32, or None.
+        attributes: p attributes of each picture [n * p] int32 if the pictures were generated, else None.
     """
 
     shift: ClassVar[int] = 1
@@ -111,7 +111,7 @@ class Pictures(Split):
 
 
 def contradictions(splits: dict[str, Split]) -> dict[str, int]:
-    """Count different examples in two splits or with two labels, and pairs of a document with itself."""
+    """Count distinct examples that are in several splits or have several labels, and pairs of one document twice."""
     names: dict[bytes, set[str]] = defaultdict(set)
     labels: dict[bytes, set[int]] = defaultdict(set)
     for name, split in splits.items():
@@ -127,13 +127,13 @@ def contradictions(splits: dict[str, Split]) -> dict[str, int]:
 
 
 def seen(train: Split, test: Split) -> float:
-    """Return the percentage of test examples that are also in train, whatever their labels."""
+    """Return the percentage of test examples whose documents are also an example of train; labels are ignored."""
     of_train, of_test = set(_examples(train)), _examples(test)
     return 100 * sum(example in of_train for example in of_test) / len(of_test)
 
 
 def _examples(split: Split) -> list[bytes]:
-    """Digest of each example."""
+    """Return a digest of the documents of each example."""
     documents = split.stored(range(len(split.offsets) - 1))
     stored = [hashlib.blake2b(document.tobytes(), digest_size=16).digest() for document in documents]
     rows = split.index.reshape(-1, split.documents).tolist()

@@ -1,8 +1,8 @@
-"""Labelled texts or token ids in CSV, TSV, JSON, Parquet and Arrow files, row by row.
+"""Reader of labelled texts or token ids in CSV, TSV, JSON, Parquet and Arrow files.
 
-Column names are matched without regard to case. Labels of a `datasets.ClassLabel` column are read under their names.
-CSV is read by Python's `csv`, which knows the line of each row and refuses text after a closing quote mark; pyarrow and
-pandas accept such text as part of the cell, or do not give the line.
+Column names are matched without regard to case. Labels of a `datasets.ClassLabel` column are read as class names. CSV
+is read with Python's `csv`, which reports the line of each row and refuses text after a closing quote mark; pyarrow and
+pandas accept such text as part of the cell, or do not report the line.
 """
 
 import csv
@@ -26,7 +26,7 @@ TEXT2 = "text2"
 MAX_LABEL_CHARACTERS = 200
 MAX_ID = 2**16 - 2  # ids are stored plus one as uint16, since 0 is padding
 LINE_END = re.compile("\r\n|\r|\n")
-REMEMBERED = 1_000  # first and last cells
+REMEMBERED = 1_000  # maximum number of different first and last cells that `_check_quotes` compares with
 
 Quotes = Literal["doubled", "escaped", "none"]
 DIALECTS: dict[Quotes | None, dict[str, Any]] = {
@@ -37,7 +37,7 @@ DIALECTS: dict[Quotes | None, dict[str, Any]] = {
 }
 
 Row = tuple[str, dict[str, Any]]
-"""File and line, and the values of a row by column."""
+"""`file:line` of a row, and its values by column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +45,14 @@ class Columns:
     """Names of the columns that are read.
 
     Args:
-        text: texts, or lists of token ids; of two texts the first.
-        text2: the second text of a pair. A file needs it only if the name is not the usual `text2`.
-        label: classes, as texts or whole numbers.
-        header: all columns, in order, of CSV and TSV files without a header line; None if they have one.
+        text: column of the texts, or of lists of token ids; for pairs of the first text.
+        text2: column of the second text of pairs. Under the default name `text2` files may lack this column.
+        label: column of the classes, texts or whole numbers.
+        header: names of all columns, in order, of CSV and TSV files without a header line; None if they have one.
         quotes: how quoted cells of CSV and TSV files hold a quote mark: `doubled`; `escaped` by a backslash; `none`: no
-            cell is quoted. None is `doubled`, and refuses rows that may have been written without quoting.
-        ids: the columns of texts hold lists of token ids.
-        padding: token id at both ends of rows that is left out; None if there is none.
+            cell is quoted. None reads like `doubled`, but refuses rows that may have been written without quoting.
+        ids: True if the text columns hold lists of token ids.
+        padding: token id that is stripped from both ends of each list; None strips nothing.
     """
 
     text: str
@@ -65,9 +65,9 @@ class Columns:
 
 
 class Example(NamedTuple):
-    """One row: its file and line, its label as text, and one text or two; or token ids + 1 [L] uint16.
+    """One row: its `file:line`, its label, and one or two texts, or instead of texts token ids + 1 [L] uint16.
 
-    The label is '' in an empty cell, and None for a null and for -1 in a `datasets.ClassLabel` column.
+    The label is '' for an empty cell, and None for a null or for -1 in a `datasets.ClassLabel` column.
     """
 
     where: str
@@ -76,7 +76,7 @@ class Example(NamedTuple):
 
 
 def parts_of(path: Path) -> tuple[str, str]:
-    """Return a name in lower case without its file extensions, and the file's format; '' if it is unknown."""
+    """Return the file name in lower case without extensions, and the extension of its format, '' if unknown."""
     stem, kind = split_end(path.name)
     return stem.lower(), kind
 
@@ -85,7 +85,7 @@ def examples(path: Path, columns: Columns) -> Iterator[Example]:
     """Yield the examples of a file with one of the suffixes in ENDS.
 
     Raises:
-        UserError: a row is malformed, or there is none.
+        UserError: a row is malformed, or the file has no rows.
     """
     number_of_texts = 0
     for where, row in _rows(path, columns):
@@ -105,8 +105,8 @@ def scan(path: Path, columns: Columns, max_classes: int) -> dict[str, Any]:
     """Return a summary of the rows of a file.
 
     Returns:
-        `labels`: the place of the first row of each label; `unlabelled`: number of rows whose label is None; `texts`:
-        number of texts of a row; `largest`: largest token id or None; `columns`: names of all columns.
+        `labels`: `file:line` of the first row with each label; `unlabelled`: number of rows whose label is None;
+        `texts`: number of texts of a row; `largest`: largest token id or None; `columns`: names of all columns.
     """
     labels: dict[str, str] = {}
     unlabelled, texts, largest = 0, 0, None
@@ -128,10 +128,14 @@ def scan(path: Path, columns: Columns, max_classes: int) -> dict[str, Any]:
 
 
 def ordered(labels: dict[str, str], exact: bool) -> list[str]:
-    """Sort labels, given with their places: whole numbers by value, other labels by the alphabet.
+    """Sort labels: by value if all are whole numbers, else alphabetically.
+
+    Args:
+        labels: `file:line` of the first row with each label.
+        exact: accept labels that look alike, such as 1 and 1.0, or Pos and pos.
 
     Raises:
-        UserError: there is one label only, or two look alike and `exact` is false: 1 and 1.0, Pos and pos.
+        UserError: there is only one label, or two look alike and `exact` is false.
     """
     spellings: dict[Decimal | str, str] = {}
     for label, where in labels.items():
@@ -149,7 +153,7 @@ def ordered(labels: dict[str, str], exact: bool) -> list[str]:
 
 
 def _normal(label: str) -> Decimal | str:
-    """Value that labels share which are one number, or which look alike: case, composed letters, invisible ones."""
+    """Return a key that is equal for equal numbers, and for texts that differ in case or Unicode form alone."""
     text = unicodedata.normalize("NFKC", label).casefold()
     text = "".join(c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) not in ("Cc", "Cf"))
     try:
@@ -162,7 +166,7 @@ def _normal(label: str) -> Decimal | str:
 
 
 def _column(row: dict[str, Any], name: str) -> str | None:
-    """Name of a column in the row: the same, else the only one that differs in case alone."""
+    """Return the column of the row with this name, else the only one whose `bare` name is equal, else None."""
     if name in row:
         return name
     matches = [column for column in row if bare(column) == bare(name)]
@@ -181,7 +185,7 @@ def _value(where: str, row: dict[str, Any], name: str) -> Any:
 
 
 def _content(where: str, value: Any, columns: Columns) -> str | np.ndarray:
-    """Text, or token ids + 1."""
+    """Return the cell's text, or its token ids + 1."""
     if columns.ids:
         return _ids(where, value, columns.padding)
     if not isinstance(value, str):
@@ -203,10 +207,10 @@ def _ids(where: str, value: Any, padding: int | None) -> np.ndarray:
 
 
 def _label(where: str, value: Any) -> str | None:
-    """Text or whole number, as text; None for a null."""
-    if value is None or value != value:  # as pandas stores missing numbers
+    """Return the text or whole number of a label cell as text; None for a null."""
+    if value is None or value != value:  # pandas stores missing numbers as NaN
         return None
-    if isinstance(value, float) and value.is_integer():  # as pandas stores whole numbers beside missing ones
+    if isinstance(value, float) and value.is_integer():  # pandas stores whole numbers as floats if some are missing
         value = int(value)
     if not isinstance(value, str | int):
         raise UserError(f"{where} is {value!r:.80}, expected a text or a whole number")
@@ -220,7 +224,7 @@ def _label(where: str, value: Any) -> str | None:
 
 
 def _rows(path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a file under the names in it."""
+    """Yield the rows of a file, with column names as the file spells them."""
     kind = parts_of(path)[1]
     if kind in (".csv", ".tsv"):
         return _csv_rows(path, "," if kind == ".csv" else "\t", columns)
@@ -232,9 +236,9 @@ def _rows(path: Path, columns: Columns) -> Iterator[Row]:
 
 
 def _csv_rows(path: Path, delimiter: str, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a CSV or TSV file, whose first row is the header unless there is one given.
+    """Yield the rows of a CSV or TSV file; unless `columns.header` is given, the first row is the header.
 
-    A row is named by its first line. Blank lines are skipped.
+    The line number of a row is that of its first line. Blank lines are skipped.
     """
     names = columns.header and _distinct(path, columns.header)
     firsts, lasts, end = set[str](), set[str](), 0
@@ -279,17 +283,18 @@ def _distinct(path: Path, header: Iterable[str]) -> tuple[str, ...]:
 
 
 def bare(name: str) -> str:
-    """Name of a column without case, outer blanks, quote marks and a byte-order mark, as in files that were joined."""
+    """Return a column name without case, outer blanks, quote marks and byte-order mark, which joined files contain."""
     return name.strip('\ufeff" ').casefold()
 
 
 def _check_quotes(
     where: str, cells: list[str], delimiter: str, several_lines: bool, firsts: set[str], lasts: set[str]
 ) -> None:
-    """Refuse a row that may come from a file without quoting, in which a quote mark at the start of a cell is text.
+    """Raise UserError for a row that may come from a file without quoting, where a quote mark is part of the text.
 
-    Such a mark joins lines up to the next one. Quoted cells with line ends are common in CSV, so there each line must
-    look like a row: with its number of cells, and with the `firsts` or `lasts` of earlier rows.
+    In such a file the parser joins all lines up to the next quote mark into one cell. Since quoted cells with line ends
+    are common in CSV, a CSV row is refused only if each line of its cells looks like a row: it has as many cells, and
+    all first cells are in `firsts` or all last cells in `lasts`, those of earlier rows.
     """
     joined = several_lines or (delimiter == "\t" and any(delimiter in cell for cell in cells))
     if joined and delimiter == ",":
@@ -309,7 +314,7 @@ def _check_quotes(
 
 
 def _arrow_rows(path: Path, kind: str) -> Iterator[Row]:
-    """Yield the rows of a Parquet file, or of an Arrow file or stream, with the names of classes."""
+    """Yield the rows of a Parquet file, an Arrow file or an Arrow stream; `ClassLabel` numbers become class names."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -318,10 +323,10 @@ def _arrow_rows(path: Path, kind: str) -> Iterator[Row]:
             if kind == ".parquet":
                 parquet = pq.ParquetFile(file)
                 schema, batches = parquet.schema_arrow, parquet.iter_batches()
-            elif file.peek(6).startswith(b"ARROW1"):  # type: ignore[attr-defined]  # also of Feather
+            elif file.peek(6).startswith(b"ARROW1"):  # type: ignore[attr-defined]  # Arrow IPC files, also Feather
                 arrow = pa.ipc.open_file(file)
                 schema, batches = arrow.schema, map(arrow.get_batch, range(arrow.num_record_batches))
-            else:  # as `datasets` writes it
+            else:  # the stream format that `datasets` writes
                 batches = pa.ipc.open_stream(file)
                 schema = batches.schema
             info = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {})

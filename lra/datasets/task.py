@@ -1,7 +1,7 @@
 """Base classes of tasks and of their splits.
 
-The documents of a split are ragged and memory-mapped: the tokens of all documents in one array, and the offsets between
-them. Padding is added per batch and never stored; token id 0 is padding in all tasks.
+The documents of a split differ in length and are memory-mapped: one array holds the tokens of all documents, another
+the offsets at which they start. Padding is added per batch and never stored; token id 0 is padding in all tasks.
 
 Legend: n examples, P documents per example (1; matching 2), m stored documents, L tokens.
 """
@@ -23,7 +23,7 @@ OF_INPUTS = ("tokens", "values")  # the objectives of self-pretraining
 Objective = Literal["classify", "next_token", "positions", "reconstruct", "tokens", "values"]
 
 Progress = Callable[[int, int], None]
-"""Called with (rows done, rows in all)."""
+"""Callback with the arguments (rows done, total rows)."""
 
 
 def no_op_progress(done: int, total: int) -> None:
@@ -35,19 +35,19 @@ class TaskSpec:
     """Properties of a task that a model depends on, and its name in results.
 
     Args:
-        name: in results; differences from the published data are noted in parentheses.
-        version: of the data.
-        vocab_size: token ids, padding included.
-        max_len: tokens of the longest document; the context of a language model.
-        classes: of labels or answers; the vocabulary for `next_token`.
+        name: name in results, with differences from the published data in parentheses.
+        version: version of the data.
+        vocab_size: number of token ids, padding included.
+        max_len: maximum number of tokens of a document; for `next_token` the context.
+        classes: number of different labels or answers; for `next_token` the size of the vocabulary.
         documents: P.
-        objective: `classify` predicts one of `classes` per example; `next_token` the following token at every position,
-            measured by perplexity; `positions` one of `classes` at each scored position; `reconstruct` the same from
-            the state at the last position alone; `tokens` and `values` the inputs of a classification task at scored
-            positions, as classes or numbers (`lra.datasets.self_pretraining`).
-        causal: predictions depend on no later position.
-        pictures: examples are pictures of `max_len` pixels.
-        fixed_length: every document has `max_len` tokens, so that there is no padding to mask.
+        objective: prediction target. `classify`: one of `classes` per example; `next_token`: the next token at every
+            position, measured by perplexity; `positions`: one of `classes` at each scored position; `reconstruct`: the
+            same, but only from the state at the last position; `tokens` and `values`: the inputs of a classification
+            task at scored positions, as classes or as numbers (`lra.datasets.self_pretraining`).
+        causal: True if predictions may not depend on later positions.
+        pictures: True if examples are pictures of `max_len` pixels.
+        fixed_length: True if every document has `max_len` tokens, so that there is no padding to mask.
     """
 
     pad_id: ClassVar[int] = PADDING
@@ -70,13 +70,13 @@ class TaskSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """n examples of P documents each.
+    """Split of n examples with P documents each.
 
     Args:
         tokens: stored tokens of all documents [total], uint8 or uint16; a token is the stored number + `shift`.
-        offsets: between the m stored documents, each of which is stored once [m + 1] int64.
-        index: stored document of each document of each example [n * P] int32.
-        labels: [n].
+        offsets: stored document i has the tokens offsets[i] to offsets[i + 1] - 1 [m + 1] int64.
+        index: number of the stored document for each document of each example [n * P] int32; examples may share one.
+        labels: class of each example [n].
     """
 
     shift: ClassVar[int] = 0
@@ -90,11 +90,11 @@ class Split:
 
     @property
     def documents(self) -> int:
-        """P."""
+        """Number P of documents per example."""
         return len(self.index) // len(self.labels)
 
     def document(self, example: int, number: int = 0) -> np.ndarray:
-        """Return the tokens of one document of an example [its length]."""
+        """Return the tokens [L] of document `number` of an example."""
         row = self.index[example * self.documents + number]
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
@@ -109,7 +109,7 @@ class Split:
         return (self.offsets[rows + 1] - self.offsets[rows]).reshape(len(examples), self.documents)
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
-        """Return tokens [len(examples) * P, length], an example's documents in a row, padded with 0 on the right."""
+        """Return tokens [len(examples) * P, length], padded with 0 on the right; rows of one example are adjacent."""
         rows = self._rows(examples)
         batch = np.full((len(rows), length), PADDING, dtype=self.tokens.dtype)
         for line, row in zip(batch, rows, strict=True):
@@ -118,7 +118,7 @@ class Split:
         return batch
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
-        """Return the indices of these examples' predictions among all predictions of the split: one per example."""
+        """Return the indices of the examples' predictions among all of the split; by default one per example."""
         return np.asarray(examples)
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
@@ -126,15 +126,15 @@ class Split:
         return self.labels[examples].astype(np.int64)
 
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray | None:
-        """Return the flat positions of the predictions in the padded batch; None if they are all positions, or none."""
+        """Return flat indices of the scored positions in the padded batch; None if all or no positions are scored."""
         return None
 
     def of_step(self, step: int) -> Self:
-        """Return the split for a training step: itself, unless steps draw noise."""
+        """Return the split for a training step; it is the same for all steps unless the split draws random masks."""
         return self
 
     def label_keys(self) -> list:
-        """Return the targets of each stored example, for comparison between examples."""
+        """Return a hashable value per example that is equal for equal targets."""
         return self.labels.tolist()
 
     def _rows(self, examples: np.ndarray) -> np.ndarray:
@@ -144,13 +144,15 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Task(TaskSpec):
-    """A prepared task: spec, splits, baselines that a model must beat, and origin.
+    """A prepared task: its spec, splits, trivial baselines, and the origin of the data.
 
     Args:
-        train: training split; likewise val and test.
-        baselines: test scores by name.
+        train: training split.
+        val: validation split; the same object as `test` if the task validates on test.
+        test: test split.
+        baselines: test scores of trivial baselines by name.
         digest: SHA-256 of the arrays.
-        folder: in the cache.
+        folder: folder of the prepared data in the cache.
         source: origin of the raw data, for the record.
     """
 
@@ -164,7 +166,7 @@ class Task(TaskSpec):
 
     @property
     def spec(self) -> TaskSpec:
-        """The specification alone."""
+        """Spec of the task, without splits and data."""
         return TaskSpec(**{field.name: getattr(self, field.name) for field in fields(TaskSpec)})
 
     @property
@@ -174,12 +176,12 @@ class Task(TaskSpec):
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:
-        """Name and test score of the best trivial baseline, None if there is none."""
+        """Name and test score of the best trivial baseline; None if the task has no baseline."""
         return best_baseline(self.baselines, self.metric)
 
 
 def best_baseline(baselines: dict[str, float], metric: str) -> tuple[str, float] | None:
-    """Return name and test score of the best of some baselines, None if there are none."""
+    """Return name and test score of the best baseline; None if `baselines` is empty."""
     best = min if metric == "perplexity" else max
     return best(baselines.items(), key=lambda item: item[1], default=None)
 
@@ -191,8 +193,8 @@ class DataConfig:
     Args:
         cache: folder of prepared data.
         data_dir: folder of raw data, or None.
-        workers: processes.
-        progress: called with (rows done, rows in all).
+        workers: number of processes that prepare data.
+        progress: callback with the arguments (rows done, total rows).
     """
 
     cache: Path
@@ -222,11 +224,11 @@ class DataConfig:
 
 
 def titled(name: str, notes: dict[str, bool]) -> str:
-    """Return the published name of a task and, in parentheses, the notes that hold."""
+    """Return the published name of a task and, in parentheses, the notes whose value is True."""
     differences = [note for note, holds in notes.items() if holds]
     return f"{name} ({', '.join(differences)})" if differences else name
 
 
 def default_workers() -> int:
-    """Number of processors that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -26,12 +26,12 @@ TOKENIZER = "tokenizer.json"  # file next to the cached splits of a task with su
 
 
 def byte_ids(text: bytes, length: int | None) -> np.ndarray:
-    """Return the first `length` bytes, or all, each plus one [<= length] uint16."""
+    """Return byte + 1 [L] uint16 of the first `length` bytes of a text, or of all if it is None."""
     return np.frombuffer(text[:length], dtype=np.uint8).astype(np.uint16) + 1
 
 
 def text_of(ids: np.ndarray) -> bytes:
-    """Return the bytes of `byte_ids`."""
+    """Return the bytes of token ids: the inverse of `byte_ids`."""
     return (np.asarray(ids) - 1).astype(np.uint8).tobytes()
 
 
@@ -41,14 +41,14 @@ def picture_of(ids: np.ndarray) -> np.ndarray:
 
 
 def head_and_tail(ids: np.ndarray, head: int, tail: int) -> np.ndarray:
-    """Return the first `head` and the last `tail` ids of a document longer than both together."""
+    """Return the first `head` and the last `tail` ids of a document; all ids if it has at most head + tail."""
     return ids if len(ids) <= head + tail else np.concatenate([ids[:head], ids[len(ids) - tail :]])
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int, path: Path) -> "Tokenizer":
     """Train a byte-level BPE of `vocabulary` tokens, padding included, and save it as `path`; deterministic.
 
-    Text that spells [PAD] is ordinary text: its tokens are those of its characters, never padding.
+    The text "[PAD]" in a document is encoded as ordinary characters, never as padding.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -68,10 +68,10 @@ def train_bpe(texts: Iterable[str], vocabulary: int, path: Path) -> "Tokenizer":
 
 
 def vocabulary_of(path: Path) -> list[str]:
-    """Read BERT's vocabulary file, one distinct token a line; [PAD] must be the first.
+    """Return the tokens of a BERT vocabulary file, one distinct token a line; [PAD] must be the first.
 
     Raises:
-        UserError: it is not such a file.
+        UserError: the file is not such a vocabulary.
     """
     with readers.opened(path, "rt", encoding="utf-8", newline="\n") as file:
         tokens = file.read().removesuffix("\n").split("\n")
@@ -82,7 +82,7 @@ def vocabulary_of(path: Path) -> list[str]:
 
 
 def word_piece(vocabulary: Path, *, lower_case: bool) -> "Tokenizer":
-    """Return BERT's WordPiece tokenizer of a vocabulary file."""
+    """Return BERT's WordPiece tokenizer with the tokens of a vocabulary file."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     rows = {token: row for row, token in enumerate(vocabulary_of(vocabulary))}
@@ -97,7 +97,7 @@ def load(path: Path) -> "Tokenizer":
     """Load a tokenizer that was saved as JSON.
 
     Raises:
-        UserError: it is not one.
+        UserError: the file is not a tokenizer.
     """
     from tokenizers import Tokenizer
 
@@ -108,7 +108,7 @@ def load(path: Path) -> "Tokenizer":
 
 
 def decode(ids: np.ndarray, tokenizer: Path) -> str:
-    """Return the text of token ids by the tokenizer that was saved as `tokenizer`."""
+    """Return the text of token ids; `tokenizer` is the path of the saved tokenizer."""
     return load(tokenizer).decode(ids.tolist())
 
 

@@ -1,4 +1,7 @@
-"""The columns of a report: each has cells, a system's seeds with their statistics, and trivial baselines."""
+"""Columns and cells of a report.
+
+A column holds the results of one task; a cell holds the seeds of one system in a column, with their statistics.
+"""
 
 import re
 from collections import Counter
@@ -17,23 +20,24 @@ from lra.reports.statistics import Comparison, compare, holm, median_steps, summ
 
 VANILLA = ("softmax", "transformer")
 RATE = re.compile(r"\btrain\.lr=\S+ ?")
-CASE = re.compile(r"\b(case|pretrain[\w.]*|train\.lr)=\S+ ?")  # settings that a reference need not share
+CASE = re.compile(r"\b(case|pretrain[\w.]*|train\.lr)=\S+ ?")  # settings in which a cell and its reference may differ
 SIGNIFICANT = ("better", "worse")  # verdicts
 
 
 class Cell:
-    """A system in a column, with all its seeds.
+    """All seeds of one system in one column, with their statistics.
 
     Args:
-        frame: its rows of the frame of runs, one for each seed.
-        source: published table of its task.
+        frame: rows of `runs_frame` for this cell, one per seed.
+        source: published table with numbers for the task, if any.
 
     Attributes:
-        order: sort key of the rows of a table.
-        lr: learning rate; None if seeds differ.
-        best_rate: True for the best of several learning rates by validation; None where one was tried.
-        untuned: True for a user's system at the learning rate of another system.
-        reference: the cell that it is compared with; None for the reference itself.
+        order: sort key of the cell's row in a table.
+        lr: learning rate; None if the seeds differ in it.
+        best_rate: True if this learning rate validates best among several of the system; None if no system of the
+            column was trained with several.
+        untuned: True for a user's system trained with a learning rate that a built-in system of the column uses.
+        reference: the cell to which this one is compared; None for the reference itself.
         p_holm: p-value of the comparison, corrected over the column.
     """
 
@@ -41,7 +45,7 @@ class Cell:
         first = frame.iloc[0]
         self.frame, self.finished = frame, frame[frame.score.notna()]
         self.system, self.attention, self.variant, self.settings = first[["system", "attention", "variant", "settings"]]
-        self.base = self.system.removesuffix(f" ({self.settings})")  # the name without its settings
+        self.base = self.system.removesuffix(f" ({self.settings})")  # system name without the settings in brackets
         self.records = [run.record for run in present(frame)]
         self.metric = self.records[0].metric if self.records else "accuracy"
         self.order = published.order(self.attention, self.variant, self.settings)
@@ -54,7 +58,7 @@ class Cell:
         rates, validated = frame.lr.dropna().unique(), self.finished.best_val.dropna()
         self.lr = float(rates[0]) if len(rates) == 1 else None
         self.best_val = fmean(validated) if len(validated) else None
-        self.is_own = any(record.row for record in self.records)  # from outside this package
+        self.is_own = any(record.row for record in self.records)  # the attention is the user's
         self.is_pretrained = any(record.config.get("pretrain") for record in self.records)
         self.is_initialised = any(record.config.get("init") for record in self.records)
         self.goal, self.ran, self.solved, self.median_steps = self._race()
@@ -66,7 +70,7 @@ class Cell:
 
     @property
     def is_vanilla(self) -> bool:
-        """True for a Transformer that is trained from drawn weights, all of it."""
+        """True for a Transformer with random initial weights, none of them frozen."""
         loaded = self.is_pretrained or self.is_initialised or not self.records
         frozen = any(record.config.get("train", {}).get("freeze") for record in self.records)
         return (self.attention, self.variant) == VANILLA and not loaded and not frozen
@@ -76,7 +80,10 @@ class Cell:
         return self.comparison.word(self.p_holm) if self.reference else None
 
     def _race(self) -> tuple[float | None, int | None, int | None, float | None]:
-        """Return the goal, the seeds that ended and that reached it, and their median steps; None without a goal."""
+        """Return (goal, number of seeds that ended, number that reached the goal, median steps to it).
+
+        All are None unless the runs have one common goal.
+        """
         goals = {record.goal for record in self.records} - {None}
         if len(goals) != 1:
             return None, None, None, None
@@ -88,12 +95,12 @@ class Cell:
 
     @property
     def problems(self) -> str:
-        """Count the seeds that did not finish, by their status."""
+        """Counts of the seeds that did not finish, by status, such as `1 diverged, 2 missing`."""
         states = Counter(status for status in self.frame.status if status != "finished")
         return ", ".join(f"{count} {status}" for status, count in sorted(states.items()))
 
     def caveats(self) -> Iterator[str]:
-        """Yield its footnotes."""
+        """Yield the footnotes of this cell."""
         for folder in sorted({record.kept for record in self.records if record.kept}):
             seeds = [str(record.seed) for record in self.records if record.kept == folder]
             yield f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} taken from {folder}"
@@ -115,7 +122,7 @@ class Cell:
             yield f"untuned: learning rate {self.lr:g}, as for other systems"
 
     def row(self) -> dict[str, Any]:
-        """Return the row of table.csv."""
+        """Return this cell's row of table.csv; `Column.rows` adds the columns that all cells share."""
         seconds, comparison = self.finished.train_seconds.dropna(), self.comparison
         return {
             "system": self.system,
@@ -154,13 +161,16 @@ class Cell:
 
 
 class Column:
-    """The systems of one task under one protocol and selection rule. Raises UserError.
+    """The results of all systems on one task under one protocol and selection rule.
 
     Attributes:
-        frame: its rows of the frame of runs.
-        cells: in the order of a table.
-        baselines: test results of predictions without a sequence model, by name.
-        notes: footnotes on its data and its published numbers.
+        frame: rows of `runs_frame` for this column.
+        cells: one `Cell` per system, in the order of table rows.
+        baselines: test results of trivial baselines, by name.
+        notes: footnotes on the data and the published numbers.
+
+    Raises:
+        UserError: if runs differ in a baseline, or sweeps declared different references or margins.
     """
 
     def __init__(self, frame: pd.DataFrame, published: Published) -> None:
@@ -173,28 +183,28 @@ class Column:
         known = published.baselines.get(self.task, {}) | baselines(frame)
         self.baselines = {name: known[name] for name in sorted(known)}
         self.notes = list(self._notes(source))
-        # rows of this package were trained at rates that suit them; a user's row at such a rate may suit none
+        # built-in systems have tuned learning rates; a user's system that copies one of them may not suit it
         rates = {cell.lr for cell in self.cells if not cell.is_own and cell.lr is not None}
         chosen = self._by_rate()
         for cell in self.cells:
             cell.best_rate = cell in chosen if len(chosen) < len(self.cells) else None
             cell.untuned = cell.is_own and cell.lr in rates
-        self._compare(chosen)  # rates that validate worse are no hypotheses: they would only raise Holm's correction
+        self._compare(chosen)  # worse rates are not tested: more tests make Holm's correction stricter
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:
-        """Name and test result of the best trivial baseline."""
+        """(name, test result) of the best trivial baseline; None if there is no baseline."""
         best = min if self.lower_is_better else max
         return best(self.baselines.items(), key=lambda item: item[1], default=None)
 
     def rows(self) -> pd.DataFrame:
-        """Return the rows of table.csv: systems, then trivial baselines, which have only a mean."""
+        """Return this column's rows of table.csv: systems, then trivial baselines, whose only result is a mean."""
         names = {name: self.frame[name].iloc[0] for name in (*COLUMN, "short", "column")} | {"metric": self.metric}
         trivial = [{"system": name, "mean": mean, "kind": "baseline"} for name, mean in self.baselines.items()]
         return pd.DataFrame([{**names, "kind": "system", **row} for row in (*(c.row() for c in self.cells), *trivial)])
 
     def _by_rate(self) -> list[Cell]:
-        """Return the cells without those that differ from another in the learning rate only and validate worse."""
+        """Return the cells; of those that differ only in the learning rate, only the one that validates best."""
         groups: dict[tuple[str, str, str], list[Cell]] = {}
         for cell in self.cells:
             groups.setdefault((cell.attention, cell.variant, RATE.sub("", cell.settings).strip()), []).append(cell)
@@ -205,7 +215,7 @@ class Column:
         return [cell for cell in self.cells if cell in chosen]
 
     def _compare(self, cells: list[Cell]) -> None:
-        """Compare each cell with its reference; p-values are corrected over the column."""
+        """Set reference, comparison and Holm-corrected p-value of each cell in `cells`."""
         name, margin = declared_reference(self.frame)
         for cell in cells:
             other = reference(cell, cells, name)
@@ -228,8 +238,12 @@ class Column:
 
 
 def reference(cell: Cell, cells: list[Cell], name: str | None) -> Cell | None:
-    """Return the cell to compare with: the named system, else the same system from scratch if `cell` is pretrained,
-    else the Transformer from scratch, else the first one; with the settings of `cell` where there are several."""
+    """Return the cell to which `cell` is compared, or None.
+
+    It is the system `name` if one is given. Otherwise it is the same system from scratch if `cell` is pretrained, else
+    the Transformer from scratch, else the first cell with results. Of several candidates, the one with the settings of
+    `cell` is chosen.
+    """
     measured = [other for other in cells if other.scores]
     settings = CASE.sub("", cell.settings).strip()
     same_settings = [other for other in measured if CASE.sub("", other.settings).strip() == settings]
@@ -248,7 +262,7 @@ def reference(cell: Cell, cells: list[Cell], name: str | None) -> Cell | None:
 
 
 def _other_settings(source: PublishedTable, task: str, configs: list[dict[str, Any]]) -> str:
-    """Return the settings in which our runs differ from the published ones."""
+    """Return a clause that lists the settings in which our runs differ from the published ones; empty if none do."""
     differing = []
     for key, theirs in source.settings.get(task, {}).items():
         group, name = key.split(".")

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 3.5  # width of a panel in inches; fits on a phone without scaling
-LINE = 0.17  # inches for a row of small text
-LONGEST = 28  # characters of a name
+LINE = 0.17  # height of a row of small text in inches
+LONGEST = 28  # maximum number of characters of a name
 TOGETHER = 9  # maximum number of coloured curves in a panel; the others are grey
-COLOURS = (  # of a system: that of its place in the order of tables, in every figure of every report
+COLOURS = (  # indexed by a system's position in table order, so that it has one colour in all reports
     "#0072b2", "#009e73", "#7f7f7f", "#8c564b", "#d55e00", "#e69f00", "#cc79a7",
     "#7b3294", "#000000", "#56b4e9", "#b8860b", "#6b8e23", "#17a2b8",
 )  # fmt: skip
-LINES = ("-", "--", ":", "-.")  # of systems with one colour, as are the markers
+LINES = ("-", "--", ":", "-.")  # line styles, which with the markers distinguish systems of one colour
 DOT, CROSS, RULE, OTHERS = COLOURS[0], COLOURS[4], COLOURS[2], "#b0b0b0"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-GROUPS = ("depth", "length", "position")  # of test examples, in records
+GROUPS = ("depth", "length", "position")  # groupings of test examples in `RunRecord.diagnostics`
 STYLE = Path(__file__).with_name("report.mplstyle")
 SEEDS = "Test result of each seed"
 
@@ -38,7 +38,10 @@ Style = dict[str, Any]
 
 
 def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
-    """Return the figure of a README and, by title, the panels of a page as SVG; a figure without data is left out."""
+    """Return the figure of README.md, and the panels of index.html by title, all as SVG.
+
+    A title without data is left out.
+    """
     draw: dict[str, Callable[[Axes, Column, dict[str, Style]], bool]] = {
         SEEDS: _seeds,
         "Steps to the goal": _steps,
@@ -48,15 +51,17 @@ def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
     }
     styles = styles_of(columns)
     with styled(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of letters that a font lacks
+        warnings.simplefilter("ignore", UserWarning)  # warnings about letters that the font lacks
         figures = {title: _panels(columns, panel, styles) for title, panel in draw.items()}
         return _all_seeds(columns, styles), {title: panels for title, panels in figures.items() if panels}
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw with the style of this package, whatever matplotlibrc and MPLBACKEND say."""
-    backend = os.environ.pop("MPLBACKEND", None)  # a notebook's; importing matplotlib fails where its package is absent
+    """Context manager that applies this package's style and ignores matplotlibrc and MPLBACKEND."""
+    backend = os.environ.pop(
+        "MPLBACKEND", None
+    )  # set by notebooks; importing matplotlib fails if the backend's package is absent
     try:
         import matplotlib.style
     finally:
@@ -67,20 +72,21 @@ def styled() -> Iterator[None]:
 
 
 def svg(figure: "Figure") -> str:
-    """Return a figure as SVG, the same text for the same figure."""
+    """Return a figure as SVG without XML header and date, so that equal figures give equal texts."""
     data = io.StringIO()
     figure.savefig(data, format="svg", metadata={"Date": None, "Creator": None})
     return data.getvalue().partition("?>")[2].partition(">")[2].lstrip()
 
 
 def _named(name: str) -> str:
+    """Return a name as a matplotlib label, with its middle left out if it is too long."""
     half = LONGEST // 2
     text = name if len(name) <= LONGEST else f"{name[: half - 1]}…{name[-half:]}"
     return text.replace("$", r"\$")
 
 
 def _panels(columns: list[Column], draw: Callable[..., bool], styles: dict[str, Style]) -> list[str]:
-    """Draw a panel for each column with data, and a legend if they have labels."""
+    """Return an SVG panel for each column with data, and one more with the legend if the panels have labels."""
     from matplotlib.figure import Figure
 
     panels: list[str] = []
@@ -104,7 +110,7 @@ def _panels(columns: list[Column], draw: Callable[..., bool], styles: dict[str, 
 
 
 def styles_of(columns: list[Column]) -> dict[str, Style]:
-    """Return the style of each system: its colour everywhere, and a line where a report shares a colour."""
+    """Return the style of each system; systems with the same colour get different lines and markers."""
     styles: dict[str, Style] = {}
     alike = Counter[str]()
     cells = sorted((cell for column in columns for cell in column.cells), key=lambda cell: cell.order)
@@ -122,8 +128,10 @@ def styles_of(columns: list[Column]) -> dict[str, Style]:
 
 
 def highlighted(column: Column) -> set[str]:
-    """Return the systems that curves show in colour: all if they are few, else Transformer, the variants of Simple and
-    the best."""
+    """Return the systems whose curves are coloured.
+
+    These are all if there are at most `TOGETHER`, else Transformer, the variants of Simple, and the best systems.
+    """
     cells, sign = column.cells, 1 if column.lower_is_better else -1
     if len(cells) <= TOGETHER:
         return {cell.system for cell in cells}
@@ -141,7 +149,7 @@ def _plot(
 
 
 def caption(columns: list[Column]) -> str:
-    """Name the marks of the figure of seeds."""
+    """Return a sentence that explains the marks in the figure of seeds."""
     marks = ["Dot: seed", "bar: mean"]
     if any(cell.published is not None for column in columns for cell in column.cells):
         marks.append("cross: published value")
@@ -155,7 +163,7 @@ def _height(column: Column) -> float:
 
 
 def _all_seeds(columns: list[Column], styles: dict[str, Style]) -> str:
-    """Draw the test result of each seed of all columns below one another: a phone shows a wider figure too small."""
+    """Return the figure of seeds as SVG, with the columns below one another: a wider figure is too small on a phone."""
     from matplotlib.figure import Figure
 
     heights = [_height(column) for column in columns]
@@ -168,7 +176,7 @@ def _all_seeds(columns: list[Column], styles: dict[str, Style]) -> str:
 
 
 def _seeds(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
-    """The test result of each seed, the mean, the published value and the best trivial baseline."""
+    """Draw the test result of each seed, the mean, the published value and the best trivial baseline."""
     for y, cell in enumerate(column.cells):
         axis.scatter(cell.scores, [y] * len(cell.scores), s=12, color=DOT, alpha=0.7)
         if cell.summary.mean is not None:
@@ -183,7 +191,7 @@ def _seeds(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
 
 
 def _steps(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
-    """The steps of each seed to the goal of the task."""
+    """Draw the steps of each seed to the goal of the task; return True if there is a goal."""
     cells = [cell for cell in column.cells if cell.goal is not None]
     for y, cell in enumerate(cells):
         ended = cell.frame[cell.frame.steps.notna()]
@@ -214,14 +222,17 @@ def _unit(column: Column) -> str:
 
 
 def curve(metrics: list[dict[str, Any]], metric: str) -> list[tuple[int, float]]:
-    """Return (step, validation result) of each evaluation of a training."""
+    """Return (step, validation accuracy or perplexity) of each evaluation during training, without pretraining."""
     key = "val_loss" if metric == "perplexity" else "val_accuracy"
     points = [(line["step"], line[key]) for line in metrics if "phase" not in line and line.get(key) is not None]
     return [(step, math.exp(min(value, 700))) for step, value in points] if metric == "perplexity" else points
 
 
 def _curves(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
-    """The mean over seeds of the validation result by step."""
+    """Draw the validation result by step, averaged over seeds; return True if there is a curve.
+
+    A step is drawn if at least half of the runs were evaluated at it.
+    """
     shown = highlighted(column)
     for cell in column.cells:
         by_step: dict[int, list[float]] = defaultdict(list)
@@ -238,7 +249,7 @@ def _curves(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
 
 
 def _cost(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
-    """Mean test result by the median of the training time."""
+    """Draw the mean test result against the median training time; return True if there are two systems or more."""
     times = []
     for cell in column.cells:
         seconds = cell.finished.train_seconds.dropna()
@@ -254,7 +265,7 @@ def _cost(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
 
 
 def seconds_axis(axis: "Axes", times: list[float]) -> None:
-    """Label few times: on a log scale if they differ by more than a factor of three."""
+    """Set the scale and a few ticks of a time axis: logarithmic if the times differ by more than a factor of three."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
     wide = max(times) > 3 * min(times)
@@ -267,7 +278,7 @@ def seconds_axis(axis: "Axes", times: list[float]) -> None:
 
 
 def _groups(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
-    """Test accuracy of examples of each depth or length, all seeds of a system together."""
+    """Draw test accuracy by depth, length or position, pooled over seeds; return True if records have such groups."""
     found = [run.record.diagnostics for run in present(column.frame[column.frame.score.notna()])]
     name = next((name for name in GROUPS if any(len(groups.get(name, {})) > 1 for groups in found)), None)
     if name is None:

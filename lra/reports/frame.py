@@ -1,4 +1,4 @@
-"""One pandas DataFrame with a row for each run of a results folder, declared runs that are missing included."""
+"""A pandas DataFrame with one row per run of a results folder, including declared runs that are missing."""
 
 import math
 import re
@@ -19,21 +19,23 @@ from lra.records.runs import Run, declared
 from lra.reports.published import Published
 from lra.reports.statistics import not_above
 
-MAJORITY = "majority class"  # the baseline of that name
-FITTED = ("bag of", "centroid", "convolution")  # in names of baselines that are not counts
+MAJORITY = "majority class"  # name of this baseline in records
+FITTED = ("bag of", "centroid", "convolution")  # parts of names of baselines with fitted weights
 MILESTONES = ("50", "90", "99")  # percent of validation accuracy
-LARGEST = 1e15  # a perplexity above is treated as infinite
+LARGEST = 1e15  # a larger perplexity is treated as infinite
 COLUMN = ["protocol", "selection", "task"]  # identifies a column of a table
 CELL = [*COLUMN, "attention", "variant", "settings"]  # identifies a cell
-INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # what no reader of seeds.csv needs
+INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # columns left out of seeds.csv
 
 
 def runs_frame(folder: Path, runs: list[Run], published: Published, selection: str | None = None) -> pd.DataFrame:
-    """Return a row for each run, sorted as tables are.
+    """Return a DataFrame with one row per run, in the order of tables.
 
-    `run` holds the `Run`, or None where a declared run is missing; `score` is the test result under `selection`, or
-    under the rule of the run's recipe, and NaN where the run is not finished. Raises UserError if runs that would share
-    a cell or a column differ in more than a table shows.
+    Its column `run` holds the `Run`, or None if a declared run is missing. `score` is the test result under
+    `selection`, or under the rule of the run's recipe if that is None; it is NaN if the run is not finished.
+
+    Raises:
+        UserError: if no run has `selection`, or runs of a cell or a column differ in settings that no table shows.
     """
     announced = {cell.folder: cell for cell in declared(folder).cells}
     rows = [_of_run(run, selection) for run in runs]
@@ -63,12 +65,12 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
 
 
 def seeds(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame of runs as seeds.csv has it: numbers and names."""
+    """Return the content of seeds.csv: the frame of runs with the name of each run instead of the object."""
     return frame.drop(columns=INTERNAL).assign(name=[run.name if run is not None else "" for run in frame.run])
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """Return what a sweep varied besides, as tables show it."""
+    """Return the settings of a cell as `KEY=VALUE KEY=VALUE`, as tables show them."""
     return printable(" ".join(f"{name}={value}" for name, value in sorted(settings.items())))
 
 
@@ -109,7 +111,7 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
         "device": record.provenance.device,
         "commit": record.provenance.commit,
         "dirty": record.provenance.dirty,
-        # not above the majority class within its 95 % interval
+        # the 95 % interval of the accuracy is not entirely above that of the majority class
         "at_majority": majority is not None and not_above(tested.correct, tested.examples, majority),
     }
 
@@ -143,8 +145,11 @@ def train_seconds(record: RunRecord) -> float | None:
 
 
 def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
-    """Name each task in a word or two: its title if it has one, `ListOps-short` where sizes are not the published ones,
-    `Image-copies` where the data are not; numbered where two names would be equal."""
+    """Return a short name for each task.
+
+    It is the title of the task if there is one. A suffix marks deviations from the published data: `ListOps-short` or
+    `-small` for other sizes, `Image-copies` for other images. Equal names are numbered.
+    """
     names: dict[str, str] = {}
     for task in tasks:
         base, _, note = task.partition(" (")
@@ -158,7 +163,7 @@ def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, st
 
 
 def _column_names(frame: pd.DataFrame) -> list[str]:
-    """Name the column of each row: its task, with its protocol and selection rule where there are several."""
+    """Return the column name of each row: short task name, plus protocol and selection rule if these vary."""
     protocols = frame.protocol.nunique() > 1
     rules = len(frame[["protocol", "selection"]].drop_duplicates()) > frame.protocol.nunique()
     return [
@@ -168,9 +173,12 @@ def _column_names(frame: pd.DataFrame) -> list[str]:
 
 
 def baselines(frame: pd.DataFrame) -> dict[str, float]:
-    """Return the trivial baselines of a column; of those that are fitted on each machine, the best result.
+    """Return the results of the trivial baselines of a column, by name.
 
-    Raises UserError if runs differ in a baseline that is not fitted.
+    Fitted baselines may differ slightly between machines; the best result is returned.
+
+    Raises:
+        UserError: if runs differ in a baseline that is not fitted.
     """
     values: dict[str, float] = {}
     for run in present(frame):
@@ -184,27 +192,30 @@ def baselines(frame: pd.DataFrame) -> dict[str, float]:
 
 
 def _is_fitted(name: str, record: RunRecord) -> bool:
-    """Return True if rounding, which differs between processors and numbers of threads, may decide a baseline."""
+    """Return True if the result of a baseline may vary with rounding, that is, with processor and thread count."""
     if str(record.config.get("task", {}).get("_target_", "lra.")).startswith("lra."):
         return any(word in name for word in FITTED)
-    return name != MAJORITY  # of a user's task
+    return name != MAJORITY  # a user's task: any other baseline may be fitted
 
 
 def present(frame: pd.DataFrame) -> list[Run]:
-    """Return the runs of a frame, without missing ones."""
+    """Return the runs in a frame, leaving out declared runs that are missing."""
     return [run for run in frame.run if run is not None]
 
 
 @cache
 def default_reference() -> tuple[str | None, float]:
-    """Return `sweep.reference` and `sweep.margin` as conf/train.yaml has them."""
+    """Return the values of `sweep.reference` and `sweep.margin` in conf/train.yaml."""
     sweep = read_yaml(conf_dir() / "train.yaml")["sweep"]
     return sweep["reference"], sweep["margin"]
 
 
 def declared_reference(frame: pd.DataFrame) -> tuple[str | None, float]:
-    """Return the reference system and the margin that the sweeps of a column declared. Raises UserError if they
-    differ."""
+    """Return the reference system and the margin that the sweeps of a column declared.
+
+    Raises:
+        UserError: if the sweeps declared different ones.
+    """
     known = frame[["reference", "margin"]].dropna(subset="margin").drop_duplicates().values.tolist()
     pairs = [(name if isinstance(name, str) else None, margin) for name, margin in known] or [default_reference()]
     if len(pairs) > 1:
@@ -213,11 +224,11 @@ def declared_reference(frame: pd.DataFrame) -> tuple[str | None, float]:
     return pairs[0]
 
 
-# Runs of a cell differ in the seed only; those of a column share task version, data, protocol and goal.
+# Runs of a cell may differ only in the seed; runs of a column must have the same task version, data, protocol and goal.
 
 
 def refuse_hidden_differences(frame: pd.DataFrame) -> None:
-    """Raises UserError where a table would pool or compare runs that differ in more than it shows."""
+    """Raise UserError if a table would pool or compare runs that differ in settings that the table does not show."""
     for _, cell in frame.groupby(CELL, sort=False):
         if repeated := cell[cell.seed.duplicated(keep=False) & cell.run.notna()].run.tolist()[:2]:
             first, other = (run.name for run in repeated)
@@ -229,7 +240,10 @@ def refuse_hidden_differences(frame: pd.DataFrame) -> None:
 
 
 def conflict(runs: list[Run], shared: str) -> str:
-    """Return how runs that share `a cell` or `a column` differ in more than the table shows; empty if they do not."""
+    """Return a message about two runs that must not share `a cell` or `a column`; empty if all may.
+
+    Two runs must not if they differ in a setting that the table does not show.
+    """
     values = _pooled if shared == "a cell" else _compared
     # an unknown digest equals any other, so known ones are compared with the first run
     runs = sorted(runs, key=lambda run: run.record.provenance.data_sha256 is None)
@@ -245,6 +259,7 @@ def conflict(runs: list[Run], shared: str) -> str:
 
 
 def _pooled(record: RunRecord) -> dict[str, Any]:
+    """Return the values that all runs of a cell must have in common."""
     config = {key: value for key, value in without_paths(record.config).items() if key != "seed"}
     if "train" in config:
         config["train"] = {key: value for key, value in config["train"].items() if f"train.{key}" not in ROUNDING}
@@ -256,6 +271,7 @@ def _pooled(record: RunRecord) -> dict[str, Any]:
 
 
 def _compared(record: RunRecord) -> dict[str, Any]:
+    """Return the values that all runs of a column must have in common."""
     train = record.config.get("train", {})
     goal = {} if record.goal is None else {"eval_every": train.get("eval_every")}
     return {

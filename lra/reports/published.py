@@ -23,7 +23,7 @@ class _Strict(BaseModel):
 
 
 class PublishedSystem(_Strict):
-    """A row of a table: its name, and the attention and variant of our runs of it, which `system=option` chooses."""
+    """A table row for a published system; `system=OPTION` trains it with this attention and variant."""
 
     name: Text
     option: Text | None = None
@@ -33,10 +33,14 @@ class PublishedSystem(_Strict):
 
 
 class PublishedTable(_Strict):
-    """A published table: `best` has the printed number by system and task, `mean` the mean where one is given.
+    """A published table.
 
-    `settings`: by task, the settings of the published runs, with the keys of our configuration. `protocol`: our
-    protocol with the same rules.
+    Attributes:
+        numbers: description of the numbers for footnotes, such as `best of 5 seeds`.
+        protocol: our protocol with the same rules.
+        best: printed number by system and task.
+        mean: mean over seeds by system and task, where the publication gives one.
+        settings: settings of the published runs by task, under the keys of our configuration.
     """
 
     name: Text
@@ -59,7 +63,11 @@ class _File(_Strict):
 
 
 class Published:
-    """The published tables of this package and of further files. Raises UserError."""
+    """Published tables, and names of tasks and systems, from the files of this package and from `files`.
+
+    Raises:
+        UserError: if a file is damaged, or two files use one name.
+    """
 
     def __init__(self, *files: Path) -> None:
         self.tasks: dict[str, str] = {}
@@ -82,12 +90,12 @@ class Published:
 
     @classmethod
     def of_folder(cls, folder: Path) -> "Published":
-        """Include the `published.yaml` of a results folder, if there is one."""
+        """Return the tables of this package and of the `published.yaml` in a results folder, if there is one."""
         own = folder / NAME
         return cls(*([own] if own.exists() else []))
 
     def add(self, attention: str, variant: str, row: TableName | dict[str, str] | None) -> None:
-        """Add the row of an attention from outside this package; a name that is taken keeps its owner."""
+        """Add the row of a user's attention, unless its name, or its attention and variant, have a row already."""
         if row is None or (attention, variant) in self._rows:
             return
         row = row if isinstance(row, TableName) else TableName(**row)
@@ -97,7 +105,7 @@ class Published:
             self.systems[name] = self._rows[attention, variant] = system
 
     def name(self, attention: str, variant: str, settings: str) -> str:
-        """Return the name of a row."""
+        """Return the name of a table row: system, or attention and variant, with the settings in brackets."""
         row = self._rows.get((attention, variant))
         name = row.name if row else f"{attention}, {variant}"
         return f"{name} ({settings})" if settings else name
@@ -107,24 +115,24 @@ class Published:
         return next((row.complexity for (name, _), row in self._rows.items() if name == attention), "")
 
     def order(self, attention: str, variant: str, settings: str) -> tuple:
-        """Return a sort key: rows in the order of the paper, others after them."""
+        """Return a sort key for table rows: published systems in the order of the files, then others by name."""
         key, known = (attention, variant), list(self._rows)
         number = known.index(key) if key in known else len(known)
         return number, *key, _natural(settings), settings
 
     def task_order(self, task: str) -> tuple:
-        """Return a sort key: columns in the order of the paper, derived data next to their originals, others last."""
+        """Return a sort key for columns: tasks in published order, each followed by derived ones; then all others."""
         tasks = list(self.tasks)
         name = task if task in tasks else task.partition(" (")[0]
         return (tasks.index(name) if name in tasks else len(tasks), task)
 
     def source(self, task: str) -> PublishedTable | None:
-        """Return the first source with numbers for a task; None if there is none."""
+        """Return the first published table with numbers for a task; None if there is none."""
         return next((source for source in self.sources if any(task in each for each in source.best.values())), None)
 
 
 def _natural(text: str) -> tuple[str | float, ...]:
-    """Sort key of texts by the size of the numbers in them."""
+    """Return a sort key that compares the numbers in a text by value, so that 9 comes before 10."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return tuple(float(part) if index % 2 else part for index, part in enumerate(parts))
 

@@ -1,4 +1,4 @@
-"""Frames as Markdown, CSV, LaTeX and HTML."""
+"""Format the frames of a report as Markdown, CSV, LaTeX and HTML."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ RULES = {
     "best_test": "at the best result on the test split itself (`best_test`)",
 }
 P = "p (Holm)"
-SHOWN = {  # in a page, by column of the frame of cells
+SHOWN = {  # headers in index.html by column of `Report.cells`
     "system": "system", "mean": "mean", "sd": "sd", "n": "n", "interval": "interval", "published": "published",
     "difference": "difference", "difference_interval": "its interval", "p_holm": P, "verdict": "verdict",
     "best": "best", "expected_best": "expected best", "majority_class": "at majority", "solved": "solved",
@@ -36,7 +36,7 @@ SHOWN = {  # in a page, by column of the frame of cells
 TEX = {
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
     **{letter: f"${letter}$" for letter in "<>|"},
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row they would be options of the row before
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row, they would be options of the preceding \\
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "\n": r"\\", "±": r"$\pm$", "²": "$^2$", "−": "$-$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
     "…": r"\ldots{}",
@@ -44,7 +44,7 @@ TEX = {
 
 
 def texts(report: "Report") -> dict[str, str]:
-    """Return README.md, table.csv, table.tex and seeds.csv by name."""
+    """Return the contents of README.md, table.csv, table.tex and seeds.csv by file name."""
     return {
         README: readme(report),
         TABLE: as_csv(report.cells.drop(columns=["kind", "short", "published_mean"])),
@@ -54,14 +54,17 @@ def texts(report: "Report") -> dict[str, str]:
 
 
 def seed_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return what a page shows of each run: task and system first, no empty column."""
+    """Return the table of runs in index.html: one row per run, task and system first, empty columns dropped."""
     rows = seeds(frame).drop(columns=CELL).dropna(axis="columns", how="all")
     first = ["short", "system"]
     return rows[[*first, *(column for column in rows if column not in first)]]
 
 
 def as_csv(frame: pd.DataFrame) -> str:
-    """Return a CSV; numbers have ten digits, and a text that a spreadsheet would compute follows an apostrophe."""
+    """Return a frame as CSV, with ten significant digits.
+
+    A text that a spreadsheet would evaluate as a formula gets an apostrophe in front.
+    """
     guarded = frame.map(
         lambda value: f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
     )
@@ -69,7 +72,7 @@ def as_csv(frame: pd.DataFrame) -> str:
 
 
 def readme(report: "Report") -> str:
-    """Return README.md."""
+    """Return the content of README.md."""
     tables = report.tables
     return _template("readme.md.j2").render(
         **_summary(report),
@@ -86,7 +89,7 @@ def readme(report: "Report") -> str:
 
 
 def page(report: "Report", figures: Mapping[str, list[str]]) -> str:
-    """Return index.html, which needs no other file."""
+    """Return the content of index.html, which includes its scripts and `figures` (SVG panels by title)."""
     assets = HERE / "assets"
     return _template("page.html.j2").render(
         **_summary(report),
@@ -100,7 +103,7 @@ def page(report: "Report", figures: Mapping[str, list[str]]) -> str:
 
 
 def section(column: Column) -> dict[str, Any]:
-    """Return name, notes, HTML table and caveats of a column."""
+    """Return the template values of a column in index.html: name, note, HTML table and caveats."""
     rows = column.rows()
     rows = rows.assign(
         system=rows.system.where(rows.kind == "system", "baseline: " + rows.system),
@@ -109,7 +112,7 @@ def section(column: Column) -> dict[str, Any]:
     )
     rates, goals = rows.lr.dropna().unique(), rows.goal.dropna().unique()
     notes = [f"Goal: {goal:g} % validation accuracy." for goal in goals]
-    if len(rates) == 1:  # a sentence instead of a column
+    if len(rates) == 1:  # one learning rate for all systems: state it in a sentence instead of a column
         notes.append(f"Learning rate: {rates[0]:g}.")
         rows = rows.assign(lr=None)
     filled = [name for name in SHOWN if rows[name].replace("", None).notna().any()]
@@ -134,14 +137,14 @@ def _intervals(low: pd.Series, high: pd.Series) -> list[str]:
 
 
 def _subject(report: "Report") -> str:
-    """Return what the numbers of the table are."""
+    """Return a sentence that names the metric and the selection rule of the table."""
     metrics = " or ".join(METRICS[name] for name in dict.fromkeys(column.metric for column in report.columns))
     rules = " or ".join(RULES[rule] for rule in report.frame.selection.unique())
     return f"Test {metrics}, mean ± sd over seeds, {rules}."
 
 
 def _summary(report: "Report") -> dict[str, Any]:
-    """Return the number of runs, their hours, hardware and commits."""
+    """Return template values that summarise the runs: title, counts, total hours, hardware and commits."""
     records = [run.record for run in report.runs]
     machines = [record.provenance for record in records]
     commits = [machine.commit or "unknown" for machine in machines]
@@ -152,13 +155,13 @@ def _summary(report: "Report") -> dict[str, Any]:
         "runs": len(records),
         "hours": f"{sum(sum(record.seconds.values()) for record in records) / 3600:.1f}",
         "hardware": sorted({machine.cpu if machine.device == "cpu" else machine.device for machine in machines}),
-        # the version of an installed package stays whole
+        # only commit hashes are shortened, not "lra VERSION, installed"
         "commits": sorted({re.sub("^([0-9a-f]{9})[0-9a-f]{31}$", r"\1", commit) for commit in commits}),
     }
 
 
 def markdown(frame: pd.DataFrame, left: int = 2) -> str:
-    """Return a Markdown table; the columns after the first `left` are aligned to the right."""
+    """Return a Markdown table; the first `left` columns are left-aligned, the others right-aligned."""
     rows = [[escape(str(value)) for value in row] for row in frame.itertuples(index=False)]
     rule = ["---" if index < left else "---:" for index in range(len(frame.columns))]
     lines = [[escape(str(name)) for name in frame.columns], rule, *rows]
@@ -166,7 +169,7 @@ def markdown(frame: pd.DataFrame, left: int = 2) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape what Markdown would read as markup, but for emphasis around a whole text and footnote marks."""
+    """Escape Markdown markup, except the emphasis of `*baseline: NAME*` and footnote marks in `<sup>`."""
     body, marks = re.fullmatch(r"(.*?)((?:<sup>[a-z,]+</sup>)?)", text, re.DOTALL).groups()  # type: ignore[union-attr]
     emphasised = re.fullmatch(r"\*(baseline: .*)\*", body)
     inner = emphasised[1] if emphasised else body
@@ -175,7 +178,7 @@ def escape(text: str) -> str:
 
 
 def latex(report: "Report") -> str:
-    """Return the table in LaTeX, for booktabs and threeparttable: caption, label, and the footnotes as notes."""
+    """Return table.tex: the table with caption, label and footnotes, for booktabs and threeparttable."""
     frame, systems = report.tables.results, len({cell.system for column in report.columns for cell in column.cells})
     trivial = "Below the second line: trivial baselines." if len(frame) > systems else ""
     return _template("table.tex.j2").render(
@@ -190,7 +193,7 @@ def latex(report: "Report") -> str:
 
 
 def _tex_cell(text: str) -> str:
-    """Return a cell in LaTeX, with its star and footnote letters as marks."""
+    """Return the LaTeX of a table cell; its star and footnote letters become a `\\tnote`."""
     body, star, letters = re.fullmatch(r"(.*?)(\*?)(?:<sup>([a-z,]+)</sup>)?", text, re.DOTALL).groups()  # type: ignore[union-attr]
     if body.startswith("*baseline: "):
         body, star = body.removeprefix("*baseline: "), ""
@@ -199,7 +202,7 @@ def _tex_cell(text: str) -> str:
 
 
 def tex(text: str) -> str:
-    """Escape a text for LaTeX. Letters beyond those of `TEX` and of Europe's languages need LuaLaTeX and a font."""
+    """Escape a text for LaTeX. Letters outside `TEX` and European languages need LuaLaTeX and a suitable font."""
     text = re.sub("[" + re.escape("".join(TEX)) + "]", lambda found: TEX[found[0]], text)
     text = re.sub("`(.*?)`", r"\\texttt{\1}", text)
     return re.sub(r"√(\w)?", lambda found: rf"$\sqrt{{{found[1] or ''}}}$", text)
@@ -214,10 +217,13 @@ def html(frame: pd.DataFrame) -> str:
 
 
 def _formatted(column: pd.Series) -> list[Any]:
-    """Format the numbers of a column alike: whole, or with two decimals; learning rates with three digits."""
+    """Format the numbers of a column in one format.
+
+    Without decimals if all are whole; otherwise learning rates with three significant digits, others with two decimals.
+    """
     numbers = [value for value in column if _is_number(value)]
     whole = all(float(value).is_integer() for value in numbers)
-    form = ".10g" if whole else ".3g" if column.name in ("lr", SHOWN["lr"]) else "z.2f"  # z: no sign before 0.00
+    form = ".10g" if whole else ".3g" if column.name in ("lr", SHOWN["lr"]) else "z.2f"  # z: never -0.00
     return [format(value, form) if _is_number(value) else "" if pd.isna(value) else value for value in column]
 
 
@@ -226,14 +232,14 @@ def _is_number(value: Any) -> bool:
 
 
 def p_value(p: float | None) -> str:
-    """Return a p-value with three decimals, `<0.001` below that, empty if there is none."""
+    """Return a p-value with three decimals, `<0.001` if it is smaller, or an empty text for None."""
     return "<0.001" if p is not None and p < 0.001 else number(p, ".3f")
 
 
 @cache
 def _template(name: str) -> Template:
     brackets: dict[str, Any] = {}
-    if name == "table.tex.j2":  # { and % have a meaning in LaTeX
+    if name == "table.tex.j2":  # Jinja's {{ }} and {% %} would clash with LaTeX
         brackets = {"variable_start_string": "<<", "variable_end_string": ">>"}
         brackets |= {"block_start_string": "<%", "block_end_string": "%>"}
     environment = Environment(

@@ -17,18 +17,18 @@ from lra.reports.tables import Tables, tables
 
 
 class Report:
-    """The report of a results folder.
+    """The frames, tables and texts that make up the report of a results folder.
 
     Args:
-        folder: a results folder, or a `runs.jsonl`.
-        selection: a selection rule for all runs; None: the rule of each run's recipe.
+        folder: a results folder, or a `runs.jsonl` file.
+        selection: selection rule for all runs; None uses the rule of each run's recipe.
 
     Attributes:
-        frame: a row for each run, missing ones included.
-        columns: the columns of the table.
+        frame: one row per run, including declared runs that are missing.
+        columns: one `Column` per task, protocol and selection rule.
 
     Raises:
-        UserError: if there is nothing to read, a file is damaged, or runs do not belong together.
+        UserError: if there are no runs, a file is damaged, or runs cannot share a table.
     """
 
     def __init__(self, folder: Path, selection: str | None = None) -> None:
@@ -40,26 +40,26 @@ class Report:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs, without missing ones."""
+        """The runs that exist; declared runs that are missing are left out."""
         return present(self.frame)
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """A row for each system and trivial baseline of each column."""
+        """The content of table.csv: one row per system and per trivial baseline of each column."""
         return pd.concat([column.rows() for column in self.columns], ignore_index=True)
 
     @cached_property
     def tables(self) -> Tables:
-        """Systems by columns, as text."""
+        """The tables of README.md: one row per system, one column per task, cells formatted as text."""
         return tables(self.columns)
 
     def texts(self) -> dict[str, str]:
-        """Return the text files of the report by name, without the page."""
+        """Return the contents of the text files of the report by file name, except index.html."""
         return render.texts(self)
 
 
 def write_report(folder: Path, selection: str | None = None) -> Path:
-    """Write the report of `folder` into it and return the path of its README.md. Arguments as of `Report`."""
+    """Write the report of `folder` into it and return the path of its README.md. For the arguments see `Report`."""
     report = Report(folder, selection)
     figure, panels = figures.drawn(report.columns)
     files = {**report.texts(), SEEDS_FIGURE: figure, PAGE: render.page(report, panels)}
@@ -69,7 +69,7 @@ def write_report(folder: Path, selection: str | None = None) -> Path:
 
 
 def show(page: Path) -> None:
-    """Print the tables of a README.md, formatted in a terminal."""
+    """Print the part of a README.md before its figure, formatted if stdout is a terminal."""
     from rich.console import Console
     from rich.markdown import Markdown
 

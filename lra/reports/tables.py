@@ -1,4 +1,4 @@
-"""The tables of a report as text: systems by columns, with footnotes."""
+"""The tables of a report as text: one row per system, one column per task, with footnotes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ import pandas as pd
 from lra.reports.cells import SIGNIFICANT, Cell, Column
 from lra.reports.statistics import ALPHA
 
-MARK = "*"  # a difference that is significant after Holm's correction
+MARK = "*"  # marks a difference that is significant after Holm's correction
 
 
 class Footnotes:
-    """Footnotes by letter, in the order of their first marks."""
+    """Assigns letters to footnotes in the order in which they are first marked."""
 
     def __init__(self) -> None:
         self.letters: dict[str, str] = {}
 
     def mark(self, texts: list[str]) -> str:
-        """Return the mark of a cell or header with these footnotes; empty without any."""
+        """Return the superscript letters of these footnotes; an empty text if there are none."""
         for text in texts:
-            count = len(self.letters)  # after z follow aa, bb
+            count = len(self.letters)  # the letter after z is aa, then bb
             self.letters.setdefault(text, ascii_lowercase[count % 26] * (count // 26 + 1))
         return f"<sup>{','.join(sorted(self.letters[text] for text in texts))}</sup>" if texts else ""
 
@@ -33,10 +33,10 @@ class Tables:
     """The tables of a report.
 
     Args:
-        results: test results, trivial baselines last.
-        solved: seeds that reached the goal of a task; empty where no task has a goal.
-        steps: median steps to the goal; empty if there are none.
-        notes: footnotes by letter.
+        results: test results, with the trivial baselines in the last rows.
+        solved: number of seeds that reached the goal of each task; empty if no task has a goal.
+        steps: median steps to the goal; empty if there are no medians.
+        notes: texts of the footnotes by letter.
     """
 
     results: pd.DataFrame
@@ -72,7 +72,7 @@ def tables(columns: list[Column]) -> Tables:
 
 
 def _goals(columns: list[Column], systems: Iterable[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return how many seeds reached the goals, and in how many steps, by system."""
+    """Return two tables with a row per system: seeds that reached the goal of each task, and median steps to it."""
     solved, steps = pd.DataFrame(index=systems), pd.DataFrame(index=systems)
     for column in columns:
         for cell in column.cells:
@@ -85,7 +85,7 @@ def _goals(columns: list[Column], systems: Iterable[str]) -> tuple[pd.DataFrame,
 
 
 def _shared_caveats(column: Column) -> list[str]:
-    """Return the caveats of all cells with a number."""
+    """Return the caveats that all cells with results have in common; they are marked once, in the header."""
     first, *others = [list(cell.caveats()) for cell in column.cells if cell.scores] or [[]]
     return [text for text in first if all(text in other for other in others)] if others else []
 
@@ -101,17 +101,17 @@ def _text(cell: Cell | None, count: int, shared: list[str], notes: Footnotes) ->
 
 
 def number(value: Any, form: str = ".2f") -> str:
-    """Format a number; empty where there is none."""
+    """Return a formatted number, or an empty text for None and NaN."""
     return "" if value is None or pd.isna(value) else format(value, form)
 
 
 def mean_sd(mean: float | None, sd: float | None) -> str:
-    """Return `mean ± sd`, as far as they are known."""
+    """Return `mean ± sd`; the mean alone if there is no sd, and an empty text if there is no mean."""
     return " ± ".join(filter(None, [number(mean), number(sd)]))
 
 
 def unbeaten(columns: list[Column]) -> str:
-    """Name the columns in which no system beats the best trivial baseline; empty if there are none."""
+    """Return a sentence listing the columns in which no system beats the best trivial baseline; empty if none."""
     found = []
     for column in columns:
         means = [cell.summary.mean for cell in column.cells if cell.summary.mean is not None]
@@ -123,7 +123,7 @@ def unbeaten(columns: list[Column]) -> str:
 
 
 def significance(columns: list[Column]) -> str:
-    """Explain the mark of a significant difference, with the number of such differences; empty if none is tested."""
+    """Return the legend of `MARK`, with the number of significant differences; empty if no difference is tested."""
     tested = [cell for column in columns for cell in column.cells if cell.p_holm is not None]
     if not tested:
         return ""

@@ -16,20 +16,20 @@ from lra.records.record import RunRecord
 from lra.records.runs import Run
 from lra.reports import Report
 
-WIDTH = 120  # characters of a line that are printed
-NAMED = ("# Results: ", r"\label{tab:")  # lines of README.md and table.tex with the name of the folder
+WIDTH = 120  # maximum number of characters printed of a line that does not match
+NAMED = ("# Results: ", r"\label{tab:")  # lines that contain the folder's name, which a copy may change
 
 
 def verify(folder: Path, selection: str | None = None) -> tuple[int, list[str]]:
-    """Verify a results folder; arguments as of `Report`.
+    """Recompute the report of a results folder and list mismatches; for the arguments see `Report`.
 
-    Checks the SHA-256 of every record and of the files that it lists, the accuracy of each run from its predictions,
-    its best and last validation from its metrics, and README.md and the other text files of the report that are
-    there. Weights and samples may be deleted. Figures and index.html are not checked: they depend on the version of
-    matplotlib. Test losses cannot be recomputed.
+    Checks the SHA-256 of every record and of the files that it lists, the accuracy of each run against its predictions,
+    its best and last validation results against its metrics, README.md, and those other text files of the report that
+    exist. Weights and samples may be deleted. Figures and index.html are not checked because they depend on the
+    version of matplotlib, and test losses because they cannot be recomputed.
 
     Returns:
-        the number of runs, and one line for each mismatch.
+        The number of runs, and one line for each mismatch.
     """
     try:
         report = Report(folder, selection)
@@ -40,13 +40,13 @@ def verify(folder: Path, selection: str | None = None) -> tuple[int, list[str]]:
     ]
     for name, text in report.texts().items():
         path = report.folder / name
-        if name == README or path.exists():  # a kept folder has README.md alone
+        if name == README or path.exists():  # a folder of kept runs may have no other text file
             mismatches += map(printable, difference(path, text))
     return len(report.runs), mismatches
 
 
 def faults(run: Run, results: Path) -> Iterator[str]:
-    """Yield the contradictions between a record and the files of a run of a results folder."""
+    """Yield a message for each contradiction between the record of a run and the run's files."""
     record = run.record
     if digest(record.config) != record.provenance.config_sha256:
         yield "config_sha256 is not the SHA-256 of config"
@@ -65,7 +65,7 @@ def faults(run: Run, results: Path) -> Iterator[str]:
         yield f"test.{record.selection} has {_said(*stated)}; {PREDICTIONS} gives {_said(*found)}"
     counts = [(int((labels == c).sum()), int((predicted[labels == c] == c).sum())) for c in np.unique(labels)]
     classes = {name: (group.examples, group.correct) for name, group in record.diagnostics.get("class", {}).items()}
-    if classes and [*classes.values()] != counts:  # in the order of the labels, under any names
+    if classes and [*classes.values()] != counts:  # groups are in the order of the labels; their names do not matter
         yield f"diagnostics.class is {classes}; {PREDICTIONS} gives {counts}"
 
 
@@ -74,7 +74,7 @@ def _said(correct: int, examples: int, accuracy: float) -> str:
 
 
 def _of_files(run: Run, folder: Path) -> Iterator[str]:
-    """Compare metrics, predictions and other files of a run with the digests that its record lists."""
+    """Yield a message for each file of a run that is missing or differs from the digest in its record."""
     array = io.BytesIO()
     if run.predictions is not None:
         np.save(array, run.predictions)
@@ -94,7 +94,7 @@ def _of_files(run: Run, folder: Path) -> Iterator[str]:
 
 
 def _of_groups(record: RunRecord) -> Iterator[str]:
-    """Compare the counts of groups of test examples with those of all."""
+    """Yield a message for each grouping of test examples whose counts do not add up to those of the test split."""
     whole = record.test[record.selection]
     for name, groups in record.diagnostics.items():
         stated = sum(group.examples for group in groups.values()), sum(group.correct for group in groups.values())
@@ -104,7 +104,7 @@ def _of_groups(record: RunRecord) -> Iterator[str]:
 
 
 def _of_validation(run: Run) -> Iterator[str]:
-    """Compare the best and the last validation of a record with its metrics."""
+    """Yield a message where the best or last validation result of a record differs from the run's metrics."""
     lines = [line for line in run.metrics if "phase" not in line and line.get("val_accuracy") is not None]
     measured = {line["step"]: (line["val_accuracy"], line.get("val_loss")) for line in lines}
     for name, result in run.record.validation.items():
@@ -116,7 +116,10 @@ def _of_validation(run: Run) -> Iterator[str]:
 
 
 def difference(path: Path, expected: str) -> Iterator[str]:
-    """Yield the first line of a report's file that is not what its runs give; a copied folder may have another name."""
+    """Yield a message for the first line of a report file that differs from `expected`, if any.
+
+    Lines with the folder's name (`NAMED`) may differ, since a copied folder may have another name.
+    """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:

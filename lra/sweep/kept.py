@@ -32,7 +32,7 @@ def data_digest(row: PlannedCell, digests: Digests) -> str | None:
 
 
 def take_over(plan: Plan, digests: Digests) -> None:
-    """Copy kept runs, which `plan` need not train again, from the folder `kept` and the runs.jsonl of its results folder.
+    """Copy kept runs, which `plan` need not train again, from the folder `kept` and the results folder's runs.jsonl.
 
     A kept run is taken over if its configuration, code, task version and data are those of the planned run.
     """
