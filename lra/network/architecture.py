@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from lra.config.values import STRICT
 
-GROUPS = {  # patterns of names, for `train.freeze`, `train.no_decay` and `init.take`
+GROUPS = {  # regular expressions of parameter names, for `train.freeze`, `train.no_decay` and `init.take`
     "embedding": r"embedding\.",
     "qkv": r"blocks\.\d+\.mixer\.(query|key|value)\.",
     "out": r"blocks\.\d+\.mixer\.out\.",
@@ -26,7 +26,7 @@ else:
 
 
 def belongs(name: str, groups: Iterable[Group]) -> bool:
-    """Return True if the weight of this name is in one of the groups."""
+    """Return True if the parameter called `name` is in one of the groups."""
     return any(re.match(GROUPS[group], name) for group in groups)
 
 
@@ -34,7 +34,7 @@ def belongs(name: str, groups: Iterable[Group]) -> bool:
 class Architecture:
     """Settings of a model; `conf/` documents each key.
 
-    With `key_mask` padded positions are masked; without it, as in the papers, padding takes part.
+    With `key_mask` padded positions are masked; without it mixers treat padding as tokens, as in the papers.
     """
 
     dim: PositiveInt

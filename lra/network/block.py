@@ -1,6 +1,6 @@
 """Encoder block: mixer, feed-forward net, norms and residual connections.
 
-Legend: B examples, N positions (the CLS counts, if there is one), D width.
+Legend: B examples, N positions (including the CLS, if there is one), D width.
 """
 
 import torch
@@ -18,8 +18,8 @@ class Block(nn.Module):
     """One encoder block around a mixer A and a feed-forward net F.
 
     Pre-norm:  h = x + A(n1(x));  y = h + F(n2(h)) [+ x].  Post-norm:  h = n1(x + A(x));  y = n2(h + F(h) [+ x]).
-    Without norms n1 and n2 are the identity; without a feed-forward net y is h [+ x]. The bracket is the extra skip of
-    SimpleTRON's Simple-Res and Simple-ResL (section 5.2). With `short_conv` A reads a short convolution of its input.
+    Without norms n1 and n2 are the identity; without a feed-forward net y is h [+ x]. The term in brackets is the extra
+    skip of SimpleTRON's Simple-Res and Simple-ResL (section 5.2). With `short_conv` a short convolution precedes A.
     """
 
     def __init__(self, mixer: Mixer, architecture: Architecture) -> None:
@@ -69,8 +69,9 @@ class Block(nn.Module):
 class ShortConvolution(nn.Module):
     """Depthwise convolution before a mixer, as in Mamba-2, Gated DeltaNet and Based.
 
-    y_i = sum_l w_l x_{i - l} + b in every channel. With `causal` the `taps` positions are the own one and those before
-    it, else half of the others are on each side, one more before. Padded positions count as zeros.
+    y_i = sum_l w_l x_{i - l} + b in every channel. With `causal` an output reads its own position and the
+    `taps - 1` before it; otherwise half of these are after it, or one fewer than before it if their number is odd.
+    Padded positions are read as zeros.
     """
 
     def __init__(self, dim: int, taps: int, *, causal: bool) -> None:

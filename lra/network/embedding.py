@@ -21,8 +21,8 @@ GREYS = 256
 class Embedding(nn.Module):
     """Token and position vectors, with a CLS vector in front if `cls`; then an optional norm and dropout.
 
-    Token vectors start N(0, 1), that of padding zero. With the architecture's `pixels` tokens are grey values, which
-    are projected.
+    Token vectors are initialised from N(0, 1), the vector of padding as zero. If the architecture has `pixels`, tokens
+    are grey values, which a linear layer projects.
     """
 
     def __init__(self, spec: TaskSpec, architecture: Architecture, *, cls: bool) -> None:
@@ -77,8 +77,8 @@ class Embedding(nn.Module):
 class Pixels(nn.Linear):
     """Linear projection of the normalised grey value (value / 255 - mean) / deviation, as in the S4 family.
 
-    Values 0 to 255 have the ids 1 to 256. Hidden pixels, id 257, count as 0 and add a learned vector, as in Never Train
-    from Scratch's masked data set (src/dataloaders/base.py).
+    Values 0 to 255 have the ids 1 to 256. Masked pixels (id 257) are read as 0, and a learned vector is added, as in
+    Never Train from Scratch's masked data set (src/dataloaders/base.py).
     """
 
     def __init__(self, spec: TaskSpec, architecture: Architecture) -> None:
@@ -104,7 +104,7 @@ class Pixels(nn.Linear):
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
-    """Return the fixed positions [length, dim] of Long Range Arena: sines, then cosines, of wavelengths to 20000 pi."""
+    """Return Long Range Arena's fixed position vectors [length, dim]: sines, then cosines."""
     half = dim // 2
     rates = torch.exp(torch.arange(half) * (-math.log(10_000.0) / max(half - 1, 1)))
     angles = torch.arange(length)[:, None] * rates

@@ -19,8 +19,8 @@ from lra.ops.device import at_least_float32
 def head_of(spec: TaskSpec, architecture: Architecture) -> nn.Module:
     """Create the head that maps features to logits.
 
-    Its input is vectors of positions [..., D] for a task that predicts these, the vector of the last position for a
-    reconstruction, else `pair_features` of pooled documents.
+    The head reads vectors of positions [..., D] if the task predicts positions, the vector of the last position [B, D]
+    if the task reconstructs its input, and otherwise `pair_features` of pooled documents.
     """
     dim, interaction = architecture.dim, architecture.pair_features == "interaction"
     if interaction and spec.documents != 2:
@@ -33,9 +33,9 @@ def head_of(spec: TaskSpec, architecture: Architecture) -> nn.Module:
 
 
 class Reconstruction(nn.Module):
-    """Predict the token of each position from one vector plus the position's sinusoids, as in MAD (Poli et al. 2024).
+    """Head that predicts the token of each position from one vector plus the position's sinusoids.
 
-    The decoder has one hidden layer of `mlp_dim` instead of two of the width.
+    As in MAD (Poli et al. 2024), but with one hidden layer of `mlp_dim` instead of two of the model's width.
     """
 
     positions: Tensor  # [L, D]
@@ -48,7 +48,7 @@ class Reconstruction(nn.Module):
         self.decoder = document_head(architecture.dim, spec, architecture)
 
     def forward(self, x: Tensor, scored: Tensor | None) -> Tensor:
-        """Map x [B, D] to [B, L, classes], or to [m, classes] of the scored places."""
+        """Map x [B, D] to [B, L, classes], or to [m, classes] at the flat indices `scored` [m] into [B, L]."""
         length = len(self.positions)
         if scored is None:
             return self.decoder(x[:, None] + self.positions)
@@ -58,8 +58,8 @@ class Reconstruction(nn.Module):
 def document_head(features: int, spec: TaskSpec, architecture: Architecture) -> nn.Sequential:
     """Create the head from features of an example's documents [B, features] to logits [B, classes].
 
-    The hidden layers are the architecture's `head_hidden`; null: one of `mlp_dim`, and for pairs of documents a second
-    of half of it, with ReLU (the paper's Table 3).
+    `head_hidden` lists the widths of the hidden layers. If it is None, there is one of `mlp_dim`; for pairs of
+    documents a second one of `mlp_dim // 2` follows, and the activation is ReLU (the paper's Table 3).
     """
     hidden, between = architecture.head_hidden, ACTIVATIONS[architecture.head_activation]
     if hidden is None:
@@ -80,7 +80,7 @@ def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
     if pooling in ("cls", "first"):
         return x[:, 0]
     if pooling == "mean":
-        x = at_least_float32(x)  # so that tokens are not counted in bf16
+        x = at_least_float32(x)  # bf16 would round sums and numbers of tokens
     if mask is None:
         return x.amax(dim=1) if pooling == "max" else x.mean(dim=1)
     real = mask.unsqueeze(-1)

@@ -14,7 +14,7 @@ from lra.ops.dropout import Dropout, ZeroAt, zero_
 from lra.ops.packing import Packed
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
-MOMENTUM = 0.1  # of the running moments; torch's
+MOMENTUM = 0.1  # weight of a new batch in the running moments; PyTorch's default
 
 
 class BatchNorm(nn.Module):
@@ -41,7 +41,7 @@ class BatchNorm(nn.Module):
         return ((wide - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
 
     def _moments(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean and variance [D] of the batch; updates the running ones."""
+        """Return mean and variance [D] over the batch's real positions, and update the running moments."""
         real = torch.ones_like(x[..., :1]) if mask is None else mask.unsqueeze(-1).to(x.dtype)
         count = real.sum()
         mean = (x * real).sum(dim=(0, 1)) / count
@@ -53,7 +53,7 @@ class BatchNorm(nn.Module):
 
 
 def make_norm(architecture: Architecture, *, there: bool) -> nn.Module:
-    """Create a norm of the width of the model, or the identity."""
+    """Create a norm layer of the model's width, or the identity if `there` is False."""
     if not there:
         return nn.Identity()
     kind = BatchNorm if architecture.norm_over == "batch" else nn.LayerNorm
@@ -61,7 +61,7 @@ def make_norm(architecture: Architecture, *, there: bool) -> nn.Module:
 
 
 def normed(norm: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Apply a norm to x [B, N, D]; mask [B, N] is for batch normalisation."""
+    """Apply a norm to x [B, N, D]; only batch normalisation uses mask [B, N]."""
     return norm(x, mask) if isinstance(norm, BatchNorm) else norm(x)
 
 
@@ -79,8 +79,8 @@ class FeedForward(nn.Sequential):
         x = x.to(autocast_dtype(x))
         first, activation, inner, second, outer = self
         if isinstance(activation, nn.GELU) and inner.draws_indices(x, packed):
-            # On a CPU: zeros at drawn indices instead of masks, and both scales in the small weights of the second
-            # Linear, so that dropout makes no further pass over the hidden units.
+            # On a CPU: write zeros at drawn indices instead of multiplying by a mask, and multiply the weights of the
+            # second Linear by both dropout scales, so that dropout makes no further pass over the hidden units.
             before = first(x)  # [B, N, hidden]
             hidden = _GeluDrop.apply(before, inner.indices(before))
             bias = None if second.bias is None else second.bias * outer.scale
@@ -92,7 +92,7 @@ class FeedForward(nn.Sequential):
 
 
 class _GeluDrop(torch.autograd.Function):
-    """GELU, with zeros at flat indices; on a CPU the scales of both dropouts cost less in the second Linear."""
+    """GELU and dropout without its scale: values at flat indices are zero; `FeedForward` scales weights instead."""
 
     @staticmethod
     def forward(ctx, x: Tensor, indices: Tensor) -> Tensor:
@@ -103,5 +103,5 @@ class _GeluDrop(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
         x, indices = ctx.saved_tensors
-        grad = zero_(grad.contiguous(), indices)  # in place: the Linear that made it is its only owner
+        grad = zero_(grad.contiguous(), indices)  # in place: nothing else reads this gradient
         return torch.ops.aten.gelu_backward.grad_input(grad, x, grad_input=grad), None

@@ -22,18 +22,18 @@ from lra.network.heads import head_of, pair_features, pooled
 from lra.network.layers import make_norm, normed
 from lra.ops.packing import Packed
 
-CUT_OFF = 0.87962566103423978  # deviation of a standard normal between -2 and 2
+CUT_OFF = 0.87962566103423978  # standard deviation of N(0, 1) truncated at -2 and 2
 
 
 class Model(nn.Module):
     """Encoder with a head: tokens [B P, L] -> logits.
 
-    If the architecture masks keys, batches may be padded to any length up to `max_len`, or packed; if not, padding
-    takes part, as in the papers, and batches must be padded to `max_len`.
+    With `key_mask` padding is masked, and batches may be padded to any length up to `max_len`, or packed. Without it
+    mixers treat padding as tokens, as in the papers, and batches must be padded to `max_len`.
 
     Attributes:
-        whole_batches: training needs whole batches, because of norms over the batch.
-        masks_padding: the task has padding, and it is masked.
+        whole_batches: True if norms are over the batch, so that a step must not be cut into micro-batches.
+        masks_padding: True if the task has padding and the model masks it.
     """
 
     def __init__(self, attention: Callable[[MixerConfig], Mixer], spec: TaskSpec, architecture: Architecture) -> None:
@@ -80,15 +80,15 @@ class Model(nn.Module):
             self.apply(lambda module: _xavier(module, kept))
             self.head.apply(_lecun)
         for value in (*self.parameters(), *self.buffers()):
-            if value.layout == torch.strided and 0 in value.stride():  # expanded: nothing can be loaded into it
+            if value.layout == torch.strided and 0 in value.stride():  # an expanded tensor cannot be loaded into
                 value.data = value.data.contiguous()
 
     def forward(self, tokens: Tensor, scored: Tensor | None = None, packed: Packed | None = None) -> Tensor:
-        """Compute logits [B, classes] of tokens [B P, L], or [B, L, classes] or [m, classes] for those of positions.
+        """Compute logits of tokens [B P, L]: [B, classes] by example, [B, L, classes] or [m, classes] by position.
 
         Args:
-            scored: [m] indices of positions in the batch, row after row, whose logits alone are computed.
-            packed: the layout of the documents with their CLS, in which everything per position is computed.
+            scored: [m] flat indices into [B, L]; logits are computed for these positions only.
+            packed: layout of a packed batch, including the CLS of each document; None for a padded batch.
         """
         mask = self._mask(tokens) if self.masks_padding and packed is None else None
         x = self.embedding(tokens, packed)
@@ -96,6 +96,7 @@ class Model(nn.Module):
             x = x.masked_fill(~mask.unsqueeze(-1), 0)
         for block in self.blocks[:-1]:
             x = block(x, mask, None, packed)
+        # The head reads position 0 only, so the last block need not compute the others.
         few = self.pooling in ("cls", "first") and not self.whole_batches
         x = self.blocks[-1](x, mask, 1 if few else None, packed)
         if packed is not None:
@@ -116,17 +117,17 @@ class Model(nn.Module):
 
     @property
     def can_pack(self) -> bool:
-        """True if `forward` takes packed batches: padding is masked, and only mixers read other positions."""
+        """True if `forward` takes packed batches: padding is masked, and only mixers combine positions."""
         mixes_elsewhere = self.whole_batches or self.architecture.short_conv is not None or self.reconstructs
         return self.masks_padding and not mixes_elsewhere
 
     def packs(self, dtype: torch.dtype) -> bool:
-        """Return True if the mixers have a packed form, too, with products in this type."""
+        """Return True if the mixers, too, take packed batches without padding them, with products in `dtype`."""
         mixer, device = self.blocks[0].mixer, self.every_parameter[0].device
         return self.can_pack and isinstance(mixer, Attention) and mixer.can_pack(dtype, device)
 
     def freeze(self, groups: Iterable[Group]) -> None:
-        """Exclude the weights of these groups from training. Raises UserError if a group or the rest is empty."""
+        """Exclude these groups from training. Raise UserError if one has no weights, or if none are left to train."""
         for group in groups:
             frozen = [parameter for name, parameter in self.named_parameters() if belongs(name, [group])]
             if not frozen:
@@ -137,7 +138,7 @@ class Model(nn.Module):
             raise UserError("train.freeze: nothing is left to train")
 
     def group_by_parameter(self, groups: Iterable[str]) -> dict[str, str]:
-        """Return the group of each parameter that its mixer assigns to one of these groups, by name.
+        """Return a dict from parameter name to group, for parameters that their mixer assigns to one of `groups`.
 
         Raises:
             UserError: a group has no parameters.
@@ -158,18 +159,18 @@ class Model(nn.Module):
         return group_of
 
     def redraw(self, seed: int, step: int) -> None:
-        """Draw the random features of this training step."""
+        """Draw the mixers' random features for this training step."""
         for block in self.blocks:
             block.mixer.redraw(seed, step)
 
     def _mask(self, tokens: Tensor) -> Tensor:
-        """Return [B P, N], True at the CLS and at real tokens."""
+        """Return the key mask [B P, N]: True at the CLS and at real tokens."""
         real = tokens != PADDING
         return pad(real, (1, 0), value=True) if self.cls else real
 
 
 def _xavier(module: nn.Module, kept: set[nn.Parameter]) -> None:
-    """Draw the weights of a linear layer and set its bias to zero, except for values that belong to a mixer."""
+    """Draw the weights of a linear layer and set its bias to zero, except for parameters in `kept`."""
     if isinstance(module, nn.Linear):
         if module.weight not in kept:
             nn.init.xavier_uniform_(module.weight)
@@ -178,7 +179,7 @@ def _xavier(module: nn.Module, kept: set[nn.Parameter]) -> None:
 
 
 def _lecun(module: nn.Module) -> None:
-    """Normal truncated at two standard deviations, of variance 1 / inputs, as in the head of Google's code."""
+    """Draw weights from a normal of variance 1 / inputs, cut at two deviations, as in the head of Google's code."""
     if isinstance(module, nn.Linear):
         uncut = module.in_features**-0.5 / CUT_OFF
         nn.init.trunc_normal_(module.weight, std=uncut, a=-2 * uncut, b=2 * uncut)

@@ -1,7 +1,8 @@
-"""Convolutions over positions, and recurrences with one decay for all positions, s_i = exp(rate) s_{i-1} + u_i.
+"""Convolutions over positions, and recurrences with a constant decay, s_i = exp(rate) s_{i-1} + u_i.
 
-A mode is one such complex state, with Re rate < 0. The causal forms are exactly causal; a Fourier transform over all
-positions would not be, by its rounding. Legend: B batch, L positions, D channels, N modes.
+A mode is one such complex state, with Re rate < 0. The causal forms are exactly causal; with a Fourier
+transform over all positions, rounding would leak later positions into earlier outputs.
+Legend: B batch, L positions, D channels, N modes.
 """
 
 import torch
@@ -21,14 +22,14 @@ def short_convolution(x: Tensor, weight: Tensor, later: int = 0) -> Tensor:
 
     x [B, L, C], weight [C, taps] -> y [B, L, C]; `later`: number of later positions that an output reads.
     """
-    if x.device.type == "cuda":  # cuDNN's deterministic kernels for one channel a group take seconds
+    if x.device.type == "cuda":  # cuDNN's deterministic kernels for one channel per group take seconds
         return sum_of_shifted(pad(x, (0, 0, weight.shape[1] - 1 - later, later)), weight)
     dtype = autocast_dtype(x)
     return _ShortConvolution.apply(x.to(dtype), weight.to(dtype), later)
 
 
 class _ShortConvolution(torch.autograd.Function):
-    """Saves its inputs alone; the gradient of the weights avoids oneDNN's, which is ten times as slow."""
+    """`short_convolution` on a CPU; saves only its inputs, and avoids oneDNN's weight gradient, ten times as slow."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, later: int) -> Tensor:
@@ -48,14 +49,14 @@ class _ShortConvolution(torch.autograd.Function):
 
 
 def _each_channel(x: Tensor, weight: Tensor, later: int) -> Tensor:
-    """Depthwise convolution of [B, C, 1, L] with channels last, oneDNN's fastest layout, which needs no copy."""
+    """Convolve each channel of x [B, L, C] as [B, C, 1, L], channels last: oneDNN's fastest layout, without a copy."""
     rows = x.contiguous().transpose(1, 2).unsqueeze(2)
     y = conv2d(rows, weight[:, None, None], groups=len(weight), padding=(0, weight.shape[1] - 1))
     return y.squeeze(2).transpose(1, 2)[:, later : later + x.shape[1]]
 
 
 def _shifted_product(x: Tensor, y: Tensor, shift: int) -> Tensor:
-    """Sum of x_{i + shift} y_i over documents and positions, both [B, L, C] -> [C], in pieces that stay in cache."""
+    """Sum x_{i + shift} y_i over documents and positions, both [B, L, C] -> [C], in pieces that stay in cache."""
     length = x.shape[1]
     x, y = x[:, max(0, shift) : max(0, length + min(0, shift))], y[:, max(0, -shift) : max(0, length - max(0, shift))]
     parts = [(x, y)] if length <= AT_ONCE else zip(x.split(AT_ONCE, dim=1), y.split(AT_ONCE, dim=1), strict=True)
@@ -79,7 +80,7 @@ def convolve_both(x: Tensor, earlier: Tensor, later: Tensor) -> Tensor:
     """
     length = x.shape[1]
     size = 1 << (2 * length - 2).bit_length()  # at least 2 L - 1 lags: no wrap-around
-    # A kernel of positive lags from the front and of negative ones from the back: a circular convolution wraps them.
+    # Positive lags from the front, negative ones from the back, where a circular convolution reads them.
     both = torch.cat([pad(earlier, (0, size - 2 * length + 1)), later[:, : length - 1].flip(-1)], dim=-1)  # [D, size]
     y = torch.fft.irfft(torch.fft.rfft(x.transpose(1, 2), size) * torch.fft.rfft(both), size)
     return y[..., :length].transpose(1, 2)
@@ -98,8 +99,8 @@ def convolve_few(x: Tensor, earlier: Tensor, later: Tensor, count: int) -> Tenso
 def causal_convolution(x: Tensor, kernel: Tensor) -> Tensor:
     """Compute y_i = sum_{j <= i} K_{i-j} x_j in each channel, exactly causal, in time O(L D (CHUNK + log(L)^2)).
 
-    Blocks of `CHUNK` positions are computed directly. Of two neighbouring blocks of 1, 2, 4, ... times that length the
-    second reads the first by FFT.
+    Blocks of `CHUNK` positions are convolved directly. Then, for pairs of blocks of 1, 2, 4, ... times that length, an
+    FFT adds to the second block what it reads from the first.
 
     x [B, L, D], kernel K [D, L] -> y [B, L, D].
     """
@@ -107,7 +108,7 @@ def causal_convolution(x: Tensor, kernel: Tensor) -> Tensor:
 
 
 class _CausalConvolution(torch.autograd.Function):
-    """x [B, D, L], kernel [D, L] -> [B, D, L]; saves its inputs alone."""
+    """`causal_convolution` of x [B, D, L] by kernel [D, L] -> [B, D, L]; saves only its inputs."""
 
     @staticmethod
     def forward(ctx, x: Tensor, kernel: Tensor) -> Tensor:
@@ -142,9 +143,10 @@ def _causal(x: Tensor, kernel: Tensor) -> Tensor:
 def mode_kernel(rate: Tensor, c: Tensor, length: int, step: int) -> Tensor:
     """Compute the kernels 2 Re sum_n c_n exp(rate_n l) for l < length.
 
-    With lags l = a step + b the powers are products of two short tables, so that no D x N x length numbers are formed.
+    As l = a step + b, each power is a product of entries of two short tables; no D x N x length tensor is formed.
 
-    rate [D, N] and c [directions, D, N], complex -> [directions, D, length]; `step`: about the root of the length.
+    rate [D, N] and c [directions, D, N], complex -> [directions, D, length]; `step`: about the square root of
+    the length.
     """
     steps = torch.arange(-(-length // step), device=c.device)
     coarse = powers(rate, steps * step) * c.unsqueeze(-1)  # [directions, D, N, a]
@@ -179,7 +181,8 @@ def convolve_modes(x: Tensor, rate: Tensor, c: Tensor) -> Tensor:
 def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
     """Compute h_i = exp(rate) h_{i-1} + u_i for every mode; with two directions also h_i = exp(rate) h_{i+1} + u_i.
 
-    A chunk and its boundary states are one real product with a matrix per mode, in time O(L N SHORT).
+    The outputs of a chunk are one real product of its inputs and its boundary states with a matrix per mode. Time
+    O(L N SHORT).
 
     u [B, L, 2, N], real and imaginary parts, rate [N], complex -> h [B, L, directions, 2, N].
     """
@@ -208,7 +211,7 @@ def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
 
 
 def _turned(x: Tensor, way: int, *dims: int) -> Tensor:
-    """Reverse the second direction."""
+    """Reverse x along `dims` if `way` is 1, the backward direction."""
     return x.flip(dims) if way else x
 
 
@@ -225,12 +228,12 @@ class _Transposed(torch.autograd.Function):
 
 
 def powers(rate: Tensor, lags: Tensor) -> Tensor:
-    """exp(rate lag) [..., lags]."""
+    """Return exp(rate lag) [..., lags]."""
     return torch.exp(rate.unsqueeze(-1) * lags)
 
 
 def real_product(a: Tensor, b: Tensor) -> Tensor:
-    """Re(a @ b) by one real product."""
+    """Return Re(a @ b), computed as one real product."""
     return torch.cat([a.real, -a.imag], dim=-1) @ torch.cat([b.real, b.imag], dim=-2)
 
 

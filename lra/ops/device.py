@@ -17,7 +17,7 @@ def to_device(host: Tensor, device: torch.device) -> Tensor:
 
 
 class AsyncNumbers:
-    """Numbers [n] of a device, copied to the host since construction."""
+    """Numbers [n] on a device whose copy to the host starts at construction."""
 
     def __init__(self, numbers: Tensor) -> None:
         self._numbers, self._arrived = numbers, None
@@ -28,14 +28,14 @@ class AsyncNumbers:
             self._arrived.record()
 
     def read(self) -> list[float]:
-        """Wait for these numbers alone and return them."""
+        """Wait for this copy, but not for later work, and return the numbers."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._numbers.tolist()
 
 
 def full_precision(device: torch.device) -> AbstractContextManager:
-    """Disable autocast, for sums, exponentials and transforms that need more digits than bf16 has."""
+    """Return a context without autocast, for sums, exponentials and transforms that need more digits than bf16 has."""
     if device.type == "meta":  # has no autocast
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
@@ -54,7 +54,7 @@ def cumulative_sum(x: Tensor, dim: int) -> Tensor:
 
 
 def triangular_sum(x: Tensor, dim: int) -> Tensor:
-    """`cumsum` as the product with a triangle of ones; for few positions."""
+    """Compute `cumsum` as a product with a triangular matrix of ones, which is fast for few positions."""
     ones = x.new_ones(x.shape[dim], x.shape[dim]).tril()
     with full_precision(x.device):
         return torch.tensordot(ones, x, ([1], [dim])).movedim(0, dim)

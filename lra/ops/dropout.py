@@ -1,7 +1,7 @@
-"""Noise of training as a pure function of (seed, step, layer, document, head, row, column).
+"""Training noise as a pure function of (seed, step, layer, document, head, row, column).
 
-A row is a position or a query, a column a channel or a key. Noise does not depend on padding, on packing or on the cut
-of a batch, and a resumed run needs no random state. A CPU compares 16-bit words of a generator with a threshold;
+A row is a position or a query, a column a channel or a key. Noise does not depend on padding, packing or
+micro-batches, and a resumed run needs no random state. A CPU compares 16-bit words of a generator with a threshold;
 accelerators and compiled blocks hash coordinates.
 Legend: B documents, H heads, L positions, F channels, m keys, R rows of a packed batch.
 """
@@ -20,10 +20,10 @@ from lra.ops.device import to_device
 from lra.ops.packing import Packed
 
 PIECE = 1 << 16  # values whose noise is drawn at a time
-LEVELS = 1 << 16  # a CPU's probabilities are exact to 1.5e-5
-JUMP = 0x9E3779B97F4A7C15  # numbers of 4 words from row to row of weights; odd, so that all bits of the state differ
-ROW, COLUMN, HEAD = -0x61C8864F, -0x7A143589, -0x3D4D51C3  # odd
-MIX, FINISH = -0x7A143595, -0x3D4D51CB  # of MurmurHash3's 32-bit finaliser (Appleby)
+LEVELS = 1 << 16  # a CPU's dropout probabilities are multiples of 1 / LEVELS
+JUMP = 0x9E3779B97F4A7C15  # 64-bit draws between two rows of weights; odd, so that all bits of the state differ
+ROW, COLUMN, HEAD = -0x61C8864F, -0x7A143589, -0x3D4D51C3  # odd factors of the coordinates in the hash
+MIX, FINISH = -0x7A143595, -0x3D4D51CB  # factors of MurmurHash3's 32-bit finaliser (Appleby)
 
 Over = Literal["values", "channels"]
 
@@ -36,10 +36,10 @@ class Keyed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.key: tuple[int, int, int] | None = None  # seed, step, layer
-        self.rows: Sequence[int] = ()  # [B] indices of the documents in the batch of the step
+        self.rows: Sequence[int] = ()  # [B] indices of the documents in the step's batch
         self.hash_words: Tensor | None = None  # [B] int32, hashes of the key
         self.seed: Tensor | None = None  # [] int64 on the host, the sum of these words
-        self.hashed = False  # on a CPU, too
+        self.hashed = False  # True: hash coordinates on a CPU, too
 
     def hash(self, x: Tensor, packed: Packed | None = None, columns: Tensor | None = None) -> Tensor:
         """Return uniform int32 numbers for the values of x [B, F], [B, L, F], [B, H, ..., m], or packed [R, F].
@@ -47,7 +47,7 @@ class Keyed(nn.Module):
         `columns` are coordinates of the columns, broadcast to the values; None: 0, 1, 2, ...
         """
         self.check_key(x, packed)
-        if self.hashed and x.numel() >= 2**31:  # compiled, it would be computed in 64 bits, and drop another fraction
+        if self.hashed and x.numel() >= 2**31:  # compiled code would hash in 64 bits, and drop another fraction
             raise UserError("train.compile: 2^31 or more dropout values in one call; use a smaller train.micro_batch")
         assert self.hash_words is not None  # by `check_key`
         words, device, heads = self.hash_words.to(x.device), x.device, x.dim() > 3
@@ -67,17 +67,18 @@ class Keyed(nn.Module):
         return (mixed ^ (mixed >> 13 & 0x7FFFF)) * FINISH
 
     def check_key(self, x: Tensor, packed: Packed | None) -> None:
-        """Raise RuntimeError unless the key is of as many documents as x has."""
+        """Raise RuntimeError unless keys are set for as many documents as x has."""
         documents = len(x) if packed is None else len(packed.mask)
         if self.hash_words is None or len(self.hash_words) != documents:
             raise RuntimeError("noise in training: call lra.ops.dropout.set_keys(model, ...) for this batch first")
 
 
 class Dropout(Keyed):
-    """Zeroes values of x with probability p in training, and scales the others by 1 / (1 - p).
+    """Layer that in training zeroes values of x with probability p and scales the others by 1 / (1 - p).
 
-    With `over="channels"` whole channels of x [B, L, F] are zero (Tompson et al. 2015). On a CPU p is a multiple of
-    1 / 65536: at p = 0.1 the mean is 0.9999932 of that without dropout. Noise of version 2 keeps that factor.
+    With `over="channels"` whole channels of x [B, L, F] are zero (Tompson et al. 2015). On a CPU p is rounded to a
+    multiple of 1 / 65536, but the scale is not: at p = 0.1 the mean of the output is 0.9999932 of that of the input
+    (noise version 2).
     """
 
     def __init__(self, p: float, over: Over = "values") -> None:
@@ -100,11 +101,11 @@ class Dropout(Keyed):
 
     @property
     def scale(self) -> float:
-        """Factor of the values that are kept."""
+        """Factor of the values that are not dropped."""
         return 1 / (1 - self.p)
 
     def draws_indices(self, x: Tensor, packed: Packed | None) -> bool:
-        """Return True on a CPU, unless noise is hashed, as in packed batches."""
+        """Return True if dropout draws indices: on a CPU, unless noise is hashed, as in packed batches."""
         return self.drops and x.device.type == "cpu" and not self.hashed and packed is None
 
     def indices(self, x: Tensor) -> Tensor:
@@ -118,7 +119,7 @@ class Dropout(Keyed):
         return torch.from_numpy(np.concatenate(dropped))
 
     def _document_indices(self, row: int, shape: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield indices in a document [F], [L, F] or [H, ..., m], in pieces that fit a CPU's cache."""
+        """Yield flat indices to drop in a document [F], [L, F] or [H, ..., m], in pieces that fit a CPU's cache."""
         assert self.key is not None
         seed, step, layer = self.key
         level, size, width = round(self.p * LEVELS), prod(shape), shape[-1]
@@ -142,7 +143,7 @@ class Dropout(Keyed):
 
 
 class Gumbel(Keyed):
-    """Adds Gumbel noise, -log(-log u), to logits of pairs x [B, H, N, N] in training."""
+    """Layer that in training adds Gumbel noise, -log(-log u), to logits of pairs x [B, H, N, N]."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
@@ -152,7 +153,7 @@ class Gumbel(Keyed):
 
 
 def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> None:
-    """Set the noise of the next forward pass; `rows`: indices of its documents in the batch of the step."""
+    """Set all layers' keys for the next forward pass; `rows`: indices of its documents in the step's batch."""
     layers = [module for module in model.modules() if isinstance(module, Keyed)]
     if not layers:
         return
@@ -174,7 +175,7 @@ def zero_(x: Tensor, indices: Tensor) -> Tensor:
 
 
 class ZeroAt(torch.autograd.Function):
-    """`zero_` with a gradient; x is a new result that nothing else reads."""
+    """`zero_` with a gradient; it changes x in place, so x must be a new tensor that nothing else reads."""
 
     @staticmethod
     def forward(ctx, x: Tensor, indices: Tensor) -> Tensor:

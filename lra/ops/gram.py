@@ -1,7 +1,7 @@
-"""Products of the Gram form of SimpleAttention: X^T X about the mean of X, and small matrices after it.
+"""Matrix products of SimpleAttention's Gram form: X^T X about the mean of X, and products of small matrices.
 
-Without the mean, a vector shared by all positions would cost digits. Sums are split into pieces on a CPU, which rounds
-less than one chain of fp32 additions: an error here affects every position.
+If the mean were not subtracted, a vector shared by all positions would cost precision. A CPU adds partial sums, which
+rounds less than one chain of fp32 additions: a rounding error here affects every position.
 """
 
 import torch
@@ -10,14 +10,14 @@ from torch import Tensor
 from lra.ops.device import at_least_float32
 
 BAND = 64  # rows of a Gram matrix that a CPU computes at a time
-POSITIONS, TERMS = 384, 32  # summed in one chain: positions of a Gram matrix, terms of a small product
+POSITIONS, TERMS = 384, 32  # terms of a partial sum: positions in a Gram matrix, columns in a small product
 
 
 class Moments(torch.autograd.Function):
     """Mean m [B, D] and sum of (x_j - m) (x_j - m)^T [B, D, D] over the real positions of x [B, L, D].
 
-    m is in float64, the sum in fp32 or higher. Both are computed about the mean of the first positions, and then
-    moved to m. The backward pass is one product of x, since the sum is symmetric.
+    m is in float64, the sum in fp32 or higher. Both are computed relative to the mean of the first positions, which is
+    close to m, and then corrected. The backward pass needs one product with x, since the sum is symmetric.
     """
 
     @staticmethod
@@ -52,7 +52,7 @@ class Moments(torch.autograd.Function):
 
 
 def zero_padding_(x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """Set the padded positions of x [B, L, D] to zero; a CPU visits these alone."""
+    """Set the padded positions of x [B, L, D] to zero; a CPU writes only these."""
     if key_mask is None:
         return x
     if on_cpu(x) and not torch.compiler.is_compiling():
@@ -62,7 +62,7 @@ def zero_padding_(x: Tensor, key_mask: Tensor | None) -> Tensor:
 
 
 def mean_of_real(x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """Mean [B, 1, D] of the real positions of x [B, L, D]; zero if there are none."""
+    """Return the mean [B, 1, D] of the real positions of x [B, L, D]; zero if there are none."""
     if key_mask is None:
         return x.mean(dim=1, keepdim=True)
     real = key_mask.unsqueeze(-1)
@@ -70,7 +70,7 @@ def mean_of_real(x: Tensor, key_mask: Tensor | None) -> Tensor:
 
 
 def add_bands(gram: Tensor, x: Tensor) -> None:
-    """Add x^T x of x [B, L, D] to the part of `gram` from the diagonal on, by bands of rows."""
+    """Add x^T x of x [B, L, D] to the upper triangle of `gram`, one band of rows at a time."""
     for start in range(0, x.shape[2], BAND):
         band = slice(start, start + BAND)
         rows = gram[:, band, start:]
@@ -78,22 +78,22 @@ def add_bands(gram: Tensor, x: Tensor) -> None:
 
 
 def on_cpu(x: Tensor) -> bool:
-    """Return True if products of x are cut into pieces that fit a CPU's cache."""
+    """Return True on a CPU, where products are computed in pieces that fit the cache."""
     return x.device.type == "cpu"
 
 
 def gram_of(x: Tensor) -> Tensor:
-    """x [B, L, D] -> x^T x [B, D, D], in fp32 or higher."""
+    """Return x^T x [B, D, D] of x [B, L, D], in fp32 or higher."""
     if x.device.type == "cuda" and x.dtype == torch.bfloat16:
         return torch.bmm(x.mT, x, out_dtype=torch.float32)
     return at_least_float32(x.mT @ x)
 
 
 def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """a @ b of matrices [M, K] and [K, N] or [H, M, K] and [H, K, N] that do not grow with the length.
+    """Return a @ b for [M, K] and [K, N], or [H, M, K] and [H, K, N], whose sizes do not depend on the length.
 
-    `dtype`: of the factors of the large products. If it is bf16, a CPU takes bf16 factors here, too, and fp32 ones by
-    head; else it computes sums of fewer roundings than one chain has.
+    `dtype` is the type of the factors in the products over positions. If it is bf16, a CPU multiplies two matrices in
+    bf16, and stacks of one matrix per head in fp32. Otherwise it rounds less than plain fp32 products do.
     """
     if dtype == torch.bfloat16 and on_cpu(a):
         return a.to(dtype) @ b.to(dtype) if a.dim() == 2 else a.float() @ b.float()
@@ -101,7 +101,7 @@ def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Product(torch.autograd.Function):
-    """a [M, K] @ b [K, N] of matrices that do not grow with the length."""
+    """`small_product` of a [M, K] and b [K, N] with a gradient."""
 
     @staticmethod
     def forward(ctx, a: Tensor, b: Tensor) -> Tensor:
@@ -111,12 +111,12 @@ class Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
         a, b = ctx.saved_tensors
-        by_b = small_product(a.T, grad) if b.stride(1) == 1 else small_product(grad.T, a).T  # in memory as b is
+        by_b = small_product(a.T, grad) if b.stride(1) == 1 else small_product(grad.T, a).T  # laid out as b is
         return small_product(grad, b.T), by_b
 
 
 def small_product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b; on a CPU as a sum of sums of `TERMS` terms."""
+    """Return a @ b; a CPU adds partial sums of `TERMS` terms."""
     if not on_cpu(a):
         return a @ b
     product = a.new_empty(1, len(a), b.shape[1])
@@ -127,9 +127,9 @@ def small_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class ProductByHead(torch.autograd.Function):
-    """a [H, M, K] @ b [H, K, N], neither of which grows with the length.
+    """Product a [H, M, K] @ b [H, K, N] whose sizes do not depend on the length.
 
-    A CPU computes it in float64, a head at a time, which stays in its cache.
+    A CPU computes it in float64, one head at a time, so that the factors stay in its cache.
     """
 
     @staticmethod
@@ -156,5 +156,5 @@ class ProductByHead(torch.autograd.Function):
 
 
 def few_rows_first(a: Tensor, b: Tensor) -> Tensor:
-    """a [M, K] @ b [K, N], computed with the fewer rows in front: the other way round takes up to twice the time."""
+    """Return a [M, K] @ b [K, N]; if M > N as the transpose of b^T a^T, up to twice as fast."""
     return (b.T @ a.T).T if len(a) > b.shape[1] else a @ b

@@ -1,7 +1,7 @@
 """Packed batches: documents laid end to end in chunks of rows, with little padding.
 
-Legend: B documents, N positions of the longest, C chunks, R = C CHUNK rows, D width, H heads; S pieces: documents, and
-the padding after them.
+Legend: B documents, N positions of the longest, C chunks, R = C CHUNK rows, D width, H heads; S pieces: each is a
+document, or the padding after one.
 """
 
 from dataclasses import dataclass
@@ -20,21 +20,21 @@ CHUNK = 128  # rows; each document begins a chunk
 class Packed:
     """Layout of packed rows [R, ...], with conversions to padded batches [B, N, ...] and to chunks.
 
-    The rows between the end of a document and that of its last chunk are padding, as in a padded batch: mixers must not
-    read them, and their numbers are finite.
+    Rows after a document, up to the end of its last chunk, are padding. As in a padded batch, mixers must not read
+    them, and their values are finite.
     """
 
     lengths: tuple[int, ...]  # [B] on the host
     starts: tuple[int, ...]  # [B] row of position 0, on the host
-    document: Tensor  # [R] int32
-    position: Tensor  # [R] int32
+    document: Tensor  # [R] int32, index of a row's document
+    position: Tensor  # [R] int32, position of a row in its document
     first: Tensor  # [B] `starts` on the device
-    pieces: Tensor  # [S + 1] int32, rows at which a document or the padding after it begins, and R
-    first_pieces: Tensor  # [S + 1] int32, number of documents that begin before these rows
+    pieces: Tensor  # [S + 1] int32, rows at which pieces begin, then R
+    first_pieces: Tensor  # [S + 1] int32, number of documents that begin before each row of `pieces`
     mask: Tensor  # [B, N] True at real positions
-    chunk_mask: Tensor  # [C, CHUNK], likewise
-    indices: Tensor  # [C] indices into the chunks of a padded batch
-    owner: Tensor  # [C] document of a chunk
+    chunk_mask: Tensor  # [C, CHUNK] True at real positions
+    indices: Tensor  # [C] index of a chunk among the chunks of the padded batch
+    owner: Tensor  # [C] index of a chunk's document
     one_hot: Tensor  # [C, B] bf16, 1 at the document of a chunk
 
     @classmethod
@@ -43,7 +43,7 @@ class Packed:
         chunks = -(-lengths // CHUNK)
         starts = chunks.cumsum() - chunks
         owner = np.repeat(np.arange(len(lengths)), chunks)
-        of_document = np.arange(len(owner)) - starts[owner]  # number of the chunk
+        of_document = np.arange(len(owner)) - starts[owner]  # index of a chunk in its document
         position = of_document[:, None] * CHUNK + np.arange(CHUNK)
         rows = starts * CHUNK
         pieces = np.unique(np.concatenate([rows, rows + lengths, [position.size]]))
@@ -63,39 +63,39 @@ class Packed:
         return cls(lengths=tuple(lengths.tolist()), starts=tuple(rows.tolist()), **on_device)
 
     def pad(self, x: Tensor) -> Tensor:
-        """[R, D] -> [B, N, D], with zeros in chunks that a document does not have."""
+        """Convert rows [R, D] to a padded batch [B, N, D], with zeros after the last chunk of a document."""
         documents, longest = self.mask.shape
         chunks = put(x.view(len(self.owner), -1), self.indices, documents * -(-longest // CHUNK))
         return chunks.view(documents, -1, x.shape[1])[:, :longest]
 
     def unpad(self, x: Tensor) -> Tensor:
-        """[B, N] or [B, N, D] -> [R] or [R, D], with zeros from position N on."""
+        """Convert a padded batch [B, N] or [B, N, D] to rows [R] or [R, D], with zeros from position N on."""
         more = -x.shape[1] % CHUNK
         x = pad(x, (0, more) if x.dim() == 2 else (0, 0, 0, more))
         return _Take.apply(x.unflatten(1, (-1, CHUNK)).flatten(0, 1).flatten(1), self.indices).view(-1, *x.shape[2:])
 
     def firsts(self, x: Tensor) -> Tensor:
-        """[R, D] -> [B, D], the first position of each document."""
+        """Return the first row of each document: [R, D] -> [B, D]."""
         return _Firsts.apply(x, self.first, self.document, self.position)
 
     def by_chunk(self, x: Tensor) -> Tensor:
-        """[R, H, D] -> [C, H, CHUNK, D]; of one position of each document [B, H, D] -> [B, H, 1, D]."""
+        """Group rows by chunk: [R, H, D] -> [C, H, CHUNK, D]; or one row per document: [B, H, D] -> [B, H, 1, D]."""
         return x.unflatten(0, (-1, 1 if len(x) == len(self.mask) else CHUNK)).transpose(1, 2)
 
     def by_row(self, x: Tensor) -> Tensor:
-        """Inverse of `by_chunk`."""
+        """Invert `by_chunk`."""
         return x.transpose(1, 2).flatten(0, 1)
 
     def sum_chunks(self, x: Tensor) -> Tensor:
-        """[C, ...] -> [B, ...], summed over the chunks of a document in fp32 or higher, always in the same order."""
+        """Sum over the chunks of each document in fp32 or higher, in a fixed order: [C, ...] -> [B, ...]."""
         return _SumChunks.apply(x.flatten(1), self.one_hot, self.owner).unflatten(1, x.shape[1:])
 
     def of_chunks(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """[B, ...] -> [C, ...] in `dtype`, the value of each chunk's document."""
+        """Return the value of each chunk's document, converted to `dtype`: [B, ...] -> [C, ...]."""
         return _OfChunks.apply(x.flatten(1), self.one_hot, self.owner, dtype).unflatten(1, x.shape[1:])
 
     def max_over_documents(self, x: Tensor) -> Tensor:
-        """[C, H, CHUNK, M] -> [B, H, 1, M], maxima over the positions of a document, without gradient."""
+        """Return maxima over the positions of each document, without gradient: [C, H, CHUNK, M] -> [B, H, 1, M]."""
         of_chunk = x.detach().amax(dim=-2, keepdim=True)
         index = self.owner.view(-1, 1, 1, 1).expand_as(of_chunk)
         largest = of_chunk.new_full((len(self.mask), *of_chunk.shape[1:]), -torch.inf)
@@ -108,7 +108,7 @@ def put(x: Tensor, indices: Tensor, rows: int) -> Tensor:
 
 
 def sum_by_document(x: Tensor, one_hot: Tensor) -> Tensor:
-    """Sum x [C, F] over the chunks of a document: a product, which needs no atomic additions."""
+    """Sum x [C, F] over the chunks of each document, as a product, which needs no atomic additions."""
     if x.dtype == one_hot.dtype and is_asynchronous(x.device):
         return torch.mm(one_hot.T, x, out_dtype=torch.float32)
     x = at_least_float32(x)
@@ -131,7 +131,7 @@ class _Take(torch.autograd.Function):
 
 
 class _Firsts(torch.autograd.Function):
-    """Rows of position 0, with a gradient that the compiler can fuse: it is computed for every row from position 0."""
+    """First row of each document; the gradient is a `where` over all rows, which the compiler can fuse."""
 
     @staticmethod
     def forward(ctx, x: Tensor, first: Tensor, document: Tensor, position: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ class _Firsts(torch.autograd.Function):
 
 
 class _SumChunks(torch.autograd.Function):
-    """x [C, F] -> [B, F] in fp32 or higher."""
+    """Sum over the chunks of each document: x [C, F] -> [B, F] in fp32 or higher."""
 
     @staticmethod
     def forward(ctx, x: Tensor, one_hot: Tensor, owner: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ class _SumChunks(torch.autograd.Function):
 
 
 class _OfChunks(torch.autograd.Function):
-    """x [B, F] in fp32 or higher -> [C, F] in another type."""
+    """Value of each chunk's document: x [B, F] in fp32 or higher -> [C, F] in another type."""
 
     @staticmethod
     def forward(ctx, x: Tensor, one_hot: Tensor, owner: Tensor, dtype: torch.dtype) -> Tensor:

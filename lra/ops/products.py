@@ -1,10 +1,11 @@
-"""Library of fp32 products on a CPU: MKL, as PyTorch has it, or oneDNN, which is faster on some AMD processors.
+"""Library for fp32 matrix products on a CPU: MKL, PyTorch's default, or oneDNN, which is faster on some AMD CPUs.
 
-A text step at the published width takes 0.64 of the time on Zen 5 (family 26), 0.98 to 1.02 on Zen 4 (family 25).
+With oneDNN a training step of the text task at the published width takes 0.64 times as long on Zen 5 (family 26), and
+0.98 to 1.02 times as long on Zen 4 (family 25).
 
 PyTorch hands fp32 products to oneDNN if `torch.backends.mkldnn.matmul.fp32_precision` is "bf16". The setting permits
 bf16 products, which oneDNN has only for CPUs with AMX; all others compute in fp32, and one product is compared with
-float64 before oneDNN is used. The setting is of the whole process, so it is on only during a micro-batch.
+float64 before oneDNN is used. The setting applies to the whole process, so it is on only during a micro-batch.
 """
 
 from collections.abc import Iterator
@@ -19,8 +20,8 @@ from lra.core.errors import UserError
 
 Library = Literal["mkl", "onednn"]
 
-WORTH = 1 << 26  # tokens x width x width of a micro-batch; below it, code for new shapes costs more than it saves
-BOUND = 3e-6  # relative error of an fp32 product of `SIZE`; in bf16 it is 2e-3
+WORTH = 1 << 26  # tokens x width^2 of a micro-batch, at least; below it, code for new shapes costs more than it saves
+BOUND = 3e-6  # maximum relative error of an fp32 product of `SIZE`; in bf16 it is 2e-3
 SIZE = 384
 
 ZEN_5 = ("AuthenticAMD", "26")  # vendor and family
@@ -29,7 +30,7 @@ _library: Library = "mkl"
 
 
 def choose(asked: Literal["auto", "mkl", "onednn"]) -> Library:
-    """Return the library to use: with auto oneDNN on Zen 5 where it computes in fp32, else MKL.
+    """Return the library to use; `auto` selects oneDNN on Zen 5 if it computes in fp32 there, else MKL.
 
     Raises:
         UserError: oneDNN is asked for and does not compute fp32 products in fp32 here.
@@ -44,13 +45,13 @@ def choose(asked: Literal["auto", "mkl", "onednn"]) -> Library:
 
 
 def entry(device: str) -> dict[str, str]:
-    """Return the library in use for the record of a run on a CPU."""
+    """Return the record's entry for the library in use; empty if the run is not on a CPU."""
     return {"products": _library} if device == "cpu" else {}
 
 
 @contextmanager
 def using(library: Library) -> Iterator[None]:
-    """Use this library for the large micro-batches inside."""
+    """Use this library for large micro-batches inside the `with` block."""
     global _library
     before, _library = _library, library
     try:
@@ -61,7 +62,7 @@ def using(library: Library) -> Iterator[None]:
 
 @contextmanager
 def of_micro_batch(tokens: int, width: int) -> Iterator[None]:
-    """Compute the products of a micro-batch of a model of this width by the library of `using`, if they are large."""
+    """Use the library of `using` inside the `with` block, if this micro-batch of a model of this width is large."""
     if _library == "mkl" or tokens * width**2 < WORTH:
         yield
         return
@@ -101,7 +102,7 @@ def product_error() -> float:
 
 
 def _cpu() -> dict[str, str]:
-    """Return the facts of the first processor; empty on systems other than Linux."""
+    """Return the fields of /proc/cpuinfo for the first processor; empty on systems other than Linux."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if path.exists() else []
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}

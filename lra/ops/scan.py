@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from lra.ops.device import cumulative_sum
 
 CHUNK = 64
-SMALL_CHUNK = 32  # with a decay per channel, or a state that reads itself
+SMALL_CHUNK = 32  # for a decay per channel or a delta rule
 BLOCK = 4  # positions of a block of `channel_scores`
 TILE = 1 << 19  # elements of a tile's queries on a CPU; with half or twice as many a step was 5 % slower
 FAR = -80.0  # summed log decays below it count as -inf: `exp` and products of denormal numbers are many times slower
@@ -74,7 +74,7 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Ten
 
 
 def dplr_delta_rule(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor) -> Tensor:
-    """Compute y_i = S_i^T q_i of a state that reads itself, S_i = exp(g_i) S_{i-1} + b_i a_i^T S_{i-1} + k_i v_i^T.
+    """Compute y_i = S_i^T q_i for the state S_i = exp(g_i) S_{i-1} + b_i a_i^T S_{i-1} + k_i v_i^T.
 
     In a chunk z_i = S_{i-1}^T a_i is (1 - A)^-1 (A' v + a S), with A and A' strictly lower triangular, so that a chunk
     maps the state before it by one matrix [M, M]. Time O(L (SMALL_CHUNK + M) (M + N)).
@@ -86,11 +86,11 @@ def dplr_delta_rule(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tenso
     """
     length = q.shape[-2]
     q, a, b, v, decay, k = in_chunks(min(SMALL_CHUNK, 1 << (length - 1).bit_length()), q, a, b, v, log_decay, k)
-    next_a = pad(a[..., 1:, :], (0, 0, 0, 1))  # position i reads the state after i - 1: the row of a before its own
+    next_a = pad(a[..., 1:, :], (0, 0, 0, 1))  # shifted by one, since position i reads the state after i - 1
     scores, since, until = channel_scores(torch.stack([q, next_a], -3), torch.stack([b, k], -3), decay)
     (seen_b, seen_k), (read_b, read_k) = (by_query.unbind(-3) for by_query in scores.unbind(-4))  # each [..., C, C]
-    read_b, read_k = (pad(x[..., :-1, :], (0, 0, 1, 0)) for x in (read_b, read_k))  # back to the rows of a
-    read = a * pad(since[..., :-1, :], (0, 0, 1, 0), value=1.0)  # without the position's own decay
+    read_b, read_k = (pad(x[..., :-1, :], (0, 0, 1, 0)) for x in (read_b, read_k))  # undo the shift
+    read = a * pad(since[..., :-1, :], (0, 0, 1, 0), value=1.0)  # decay up to the position before
     system = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device) - read_b
     solved = solve_triangular(system, torch.cat([read_k @ v, read], dim=-1), upper=False)  # [..., C, N + M]
     z, z_by_state = solved.split([v.shape[-1], q.shape[-1]], dim=-1)
@@ -106,16 +106,16 @@ def dplr_delta_rule(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tenso
 
 
 def in_chunks(chunk: int, *inputs: Tensor) -> list[Tensor]:
-    """Cut [..., L, .] into [..., chunks, C, .], zero-padded."""
+    """Cut each input [..., L, .] into chunks [..., chunks, C, .], padded with zeros."""
     return [pad(x, (0, 0, 0, -x.shape[-2] % chunk)).unflatten(-2, (-1, chunk)) for x in inputs]
 
 
 def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inputs: Tensor) -> Tensor:
     """Compute a recurrence tile by tile: `recurrence(*tiles, state)` returns y [..., T, C, N] and the next state.
 
-    A tile is computed again in the backward pass, so that only its inputs and the state before it are kept: without
-    that the scores of all chunks take three times the memory of a step. On a CPU a tile is so small that most of its
-    tensors stay in the cache; on an accelerator there is one.
+    The backward pass recomputes a tile, so that only its inputs and the state before it are saved; with the scores of
+    all chunks saved, a step would take three times the memory. On a CPU a tile is small enough for most of its tensors
+    to stay in the cache; on an accelerator one tile has all chunks.
 
     Args:
         inputs: q [..., L, M], k, v [..., L, N], and others [..., L, .]; leading axes broadcast.
@@ -134,28 +134,28 @@ def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inpu
 
 
 def _with_head_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Tile of `decayed_product` with g [..., T, C, 1]."""
+    """Compute a tile of `decayed_product` with g [..., T, C, 1]."""
     between, since, until = head_decays(g)
     before, state = _carry(since[..., -1:, :], (k * until).mT @ v, state)
     return (q @ k.mT * between) @ v + (q * since) @ before, state
 
 
 def _with_channel_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Tile of `decayed_product` with g [..., T, C, M]."""
+    """Compute a tile of `decayed_product` with g [..., T, C, M]."""
     scores, since, until = channel_scores(q.unsqueeze(-3), k.unsqueeze(-3), g)
     before, state = _carry(since[..., -1:, :].mT, (k * until).mT @ v, state)
     return scores.squeeze((-4, -3)) @ v + (q * since) @ before, state
 
 
 def _with_corrections(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Tile of `delta_rule`.
+    """Compute a tile of `delta_rule`.
 
     In a chunk that starts from the state S, the errors are (1 + A)^-1 (V - K' S) with k'_i = exp(g_1 + ... + g_i) k_i
-    and A_ij = (k_i . b_j k_j) exp(g_{j+1} + ... + g_i) for j < i: solved once for V and K', before S is known.
+    and A_ij = (k_i . b_j k_j) exp(g_{j+1} + ... + g_i) for j < i; both terms are solved for before S is known.
     """
     between, since, until = head_decays(g)
     writes = b * k
-    system = k @ writes.mT * between  # read below its diagonal alone
+    system = k @ writes.mT * between  # only entries below the diagonal are read
     solved = solve_triangular(system, torch.cat([v, k * since], dim=-1), upper=False, unitriangular=True)
     from_values, by_state = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
     errors, before = [], []
@@ -169,7 +169,7 @@ def _with_corrections(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, sta
 
 
 def _carry(keep: Tensor, added: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """States before each chunk [..., T, M, N] and after the last: each is keep times the one before plus `added`."""
+    """Return the states S_t before each chunk [..., T, M, N] and the last: S_{t+1} = keep_t S_t + added_t."""
     before = []
     for kept, new in zip(keep.unbind(-3), added.unbind(-3), strict=True):
         before.append(state)
@@ -178,15 +178,15 @@ def _carry(keep: Tensor, added: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Decays of chunks with log decays g [..., C, 1].
+    """Compute the decays between positions of a chunk from log decays g [..., C, 1].
 
     Returns:
         between: [..., C, C], exp(g_{j+1} + ... + g_i) for j <= i, else 0.
-        since: [..., C, 1], from the chunk's start through a position.
-        until: [..., C, 1], after a position to the chunk's end.
+        since: [..., C, 1], decay from the chunk's start through each position.
+        until: [..., C, 1], decay after each position to the chunk's end.
     """
-    # In float64, so that differences behind a strong decay keep all digits of fp32, and so that in the gradient of g
-    # what a position gives to itself, which has no decay, cancels.
+    # In float64: differences of sums after a strong decay keep all digits of fp32, and in the gradient of g the
+    # contribution of a position to itself, which has no decay, cancels.
     within = cumulative_sum(g.double(), -2)
     later = torch.ones(g.shape[-2], g.shape[-2], dtype=torch.bool, device=g.device).triu(1)
     apart = (within - within.mT).to(g.dtype)
@@ -197,9 +197,9 @@ def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i, else 0; chunks of C = 1, 2, 4, ... positions.
 
-    Within blocks of a few positions the decay is a quotient of decays since the block's start. Of two neighbouring
-    blocks the second reads the first by a factor of the query, the decay since the middle, and one of the key, the
-    decay until the middle, neither above 1; then both are one block of twice the size.
+    Within blocks of a few positions the decay is a quotient of decays since the block's start. Then two neighbouring
+    blocks become one of twice the size: for queries in the second and keys in the first, the query is multiplied by the
+    decay since the middle and the key by the decay until the middle, neither above 1.
 
     Args:
         q: P queries of each position [..., P, C, M].
@@ -208,11 +208,11 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
 
     Returns:
         scores: [..., P, R, C, C].
-        since: [..., C, M], from the chunk's start through a position.
-        until: [..., C, M], after a position to the chunk's end.
+        since: [..., C, M], decay from the chunk's start through each position.
+        until: [..., C, M], decay after each position to the chunk's end.
     """
     chunk, size = g.shape[-2], min(BLOCK, g.shape[-2])
-    # A quotient within a block must not overflow: what passes such a decay is below rounding, exp(-22) in fp32.
+    # A quotient within a block must not overflow, so decays are at least exp(-22) in fp32, which is below rounding.
     lowest = -HEADROOM * math.log(torch.finfo(g.dtype).max) / (BLOCK - 1)
     each = g.clamp(min=lowest).exp().unflatten(-2, (-1, size))  # [..., blocks, size, M]
     rows = [torch.ones_like(each[..., 0, :])]

@@ -1,6 +1,6 @@
-"""The checkpoint of a run: its whole state between two steps, in one safetensors file that is replaced atomically.
+"""Read and write the checkpoint of a run: its complete state between two steps, in one safetensors file.
 
-The file has a SHA-256 of all of its bytes, computed with zeros in the place of the digest.
+The file is replaced atomically. It contains the SHA-256 of its bytes, computed with zeros in place of the digest.
 """
 
 import hashlib
@@ -15,24 +15,27 @@ from lra.records.names import CHECKPOINT
 if TYPE_CHECKING:
     from torch import Tensor
 
-UNSIGNED = "0" * 64
+UNSIGNED = "0" * 64  # stands for the SHA-256 while it is computed
 REMEDY = "delete it to train from the start"
 
 
 def write(folder: Path, values: "dict[str, Tensor]", state: dict[str, Any]) -> None:
-    """Replace the checkpoint of a folder. Raises UserError; the earlier checkpoint is intact then.
+    """Write the checkpoint of a run, replacing an earlier one.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         values: tensors by name.
-        state: JSON values.
+        state: JSON values by name.
+
+    Raises:
+        UserError: if the file cannot be written; an earlier checkpoint is then intact.
     """
     data = tensors.encode(values, sha256=UNSIGNED, state=state)
     write_atomic(folder / CHECKPOINT, data.replace(UNSIGNED.encode(), _sha256(data).encode(), 1))
 
 
 def read(folder: Path) -> "tuple[dict[str, Tensor], dict[str, Any]] | None":
-    """Return the tensors and the state of a checkpoint, None if there is none. Raises UserError if it is damaged."""
+    """Return the tensors and the state of a checkpoint; None if there is no file. Raises UserError if it is damaged."""
     path = folder / CHECKPOINT
     if not path.exists():
         return None

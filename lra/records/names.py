@@ -2,13 +2,13 @@
 
 # In the folder of a run.
 RECORD = "record.json"
-CONFIG = "config.json"  # identity of the run
+CONFIG = "config.json"  # the configuration that identifies the run
 METRICS = "metrics.jsonl"
 PREDICTIONS = "predictions.npy"
-COSTS = "costs.npy"  # loss of every batch of a language model
+COSTS = "costs.npy"  # training loss of a language model at every step
 SAMPLE = "sample.txt"
 WEIGHTS = "weights.safetensors"
-TOKENIZER = "tokenizer.json"  # of the task, where weights are kept
+TOKENIZER = "tokenizer.json"  # tokenizer of the task, saved next to the weights
 ERRORS = "error.log"  # traceback of a failed run
 LOCK = ".run.lock"  # held while a process trains the run
 CHECKPOINT = "checkpoint.safetensors"
@@ -16,8 +16,8 @@ CHECKPOINT = "checkpoint.safetensors"
 # In a results folder.
 SWEEP = "sweep.json"
 SWEEP_LOCK = ".sweep.lock"
-RUNS = "runs.jsonl"  # kept runs: record and metrics of each, one line a run
-KEPT_PREDICTIONS = "predictions.npz"  # of kept runs
+RUNS = "runs.jsonl"  # kept runs: one line per run, with its record and metrics
+KEPT_PREDICTIONS = "predictions.npz"  # predicted classes of kept runs
 README = "README.md"
 PAGE = "index.html"
 SEEDS_FIGURE = "seeds.svg"  # test result of each seed

@@ -17,12 +17,12 @@ PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf")
 
 
 def now() -> str:
-    """Return the time in UTC, to the second."""
+    """Return the current UTC time in ISO 8601 format, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def environment(data_digest: str | None, device: str) -> dict[str, Any]:
-    """Return the conditions that decide the bits of a result besides the configuration."""
+    """Return everything except the configuration that can change the bits of a result: data, versions, hardware."""
     import torch
 
     return {
@@ -37,7 +37,7 @@ def environment(data_digest: str | None, device: str) -> dict[str, Any]:
 
 
 def provenance(config: dict, data_digest: str | None, device: str, precision: str, started: str) -> dict[str, Any]:
-    """Return the provenance of a run for its record."""
+    """Return the fields of `Provenance` for a run that ends now and began at `started`."""
     conditions = environment(data_digest, device)
     del conditions["torch"]
     return {
@@ -55,8 +55,11 @@ def provenance(config: dict, data_digest: str | None, device: str, precision: st
 
 
 def _commit() -> dict[str, Any]:
-    """Return the commit of the checkout that this code runs from, and True for `dirty` if files of lra/, conf/ or
-    hydra_plugins/ were edited or added; outside a checkout, the version."""
+    """Return `commit` and `dirty` of the checkout from which this code runs.
+
+    `dirty` is True if the code or the configuration has uncommitted changes. For an installed package, `commit` is the
+    version.
+    """
     if not (paths.CHECKOUT / ".git").exists():
         return {"commit": f"lra {__version__}, installed", "dirty": None}
     try:
@@ -77,8 +80,10 @@ def _git(*arguments: str) -> str:
 
 
 def _cpu() -> dict[str, str | None]:
-    """Return the processor's name, and its family, model and stepping if known: processors of one name may round
-    differently."""
+    """Return the processor's name, and its family, model and stepping if known.
+
+    Processors with the same name may round differently.
+    """
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if path.exists() else []
     facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}

@@ -16,8 +16,8 @@ from lra.core.errors import UserError
 from lra.core.files import digest, read_json, write_json
 from lra.records.names import RECORD as NAME
 
-SCHEMA = 2  # of records
-DATA_PATHS = ("data", "documents", "folder", "vocab")  # options of tasks that name files
+SCHEMA = 2  # version of the format of signed files
+DATA_PATHS = ("data", "documents", "folder", "vocab")  # options of tasks whose values are paths
 RULES = ("last", "best_val", "best_test")
 
 Name = Annotated[str, Field(min_length=1)]
@@ -28,7 +28,7 @@ Rule = Literal["last", "best_val", "best_test"]
 
 
 def finite(value: Any) -> Any:
-    """Replace non-finite numbers by None: JSON has none."""
+    """Replace NaN and infinity by None, since JSON cannot represent them."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -44,7 +44,7 @@ class _Part(BaseModel):
 
 
 class Group(_Part):
-    """Counts of a group of test examples; `baseline`: correct answers of a trivial baseline."""
+    """Counts of a group of test examples: all, those correct, and those that a trivial baseline predicts correctly."""
 
     examples: Annotated[Count, Field(ge=1)]
     correct: Count
@@ -58,9 +58,13 @@ class Group(_Part):
 
 
 class SplitResult(Group):
-    """A result on the validation or test split: accuracy in percent, loss in nats, the step of the weights.
+    """Result on the validation or test split.
 
-    `not_finite`: examples with an output that is not finite, which count as wrong.
+    Attributes:
+        accuracy: in percent.
+        loss: in nats.
+        not_finite: number of examples with a non-finite output; they count as wrong.
+        step: training step after which the weights were evaluated.
     """
 
     accuracy: Percent
@@ -76,7 +80,7 @@ class TokenCounts(_Part):
 
 
 class Milestone(_Part):
-    """Steps, tokens and seconds after which a validation accuracy was first reached."""
+    """Training steps, tokens and seconds until a given validation accuracy was first reached."""
 
     step: Count
     tokens: Count
@@ -84,16 +88,19 @@ class Milestone(_Part):
 
 
 class TableName(_Part):
-    """Name and complexity in tables of an attention from outside this package."""
+    """Name and complexity under which a user's attention is shown in tables."""
 
     name: Name
     complexity: str
 
 
 class Provenance(_Part):
-    """Code, data and machine of a run; the time when it began and ended.
+    """Code, data and machine of a run, and the times at which it began and ended.
 
-    `noise`: version of the noise in training; `backend`: of the recurrences; `products`: library of fp32 products.
+    Attributes:
+        backend: implementation of the recurrences.
+        products: library that computes fp32 matrix products.
+        noise: version of the noise in training, such as dropout.
     """
 
     lra: str
@@ -118,10 +125,13 @@ class Provenance(_Part):
 
 
 class RunRecord(_Part):
-    """`record.json` of a run.
+    """Content of `record.json`, the record of a run.
 
-    `spec`: what the model depends on of the task (`lra.datasets.TaskSpec`); `config`: the identity of the run; `files`:
-    SHA-256 of each file beside the record; `kept`: the results folder that a sweep took the run from.
+    Attributes:
+        spec: properties of the task on which the model depends (`lra.datasets.TaskSpec`).
+        config: the configuration that identifies the run.
+        files: SHA-256 of each other file in the run's folder, by name.
+        kept: results folder from which a sweep copied the run; empty if it was trained here.
     """
 
     task: Name
@@ -172,7 +182,7 @@ class RunRecord(_Part):
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> Self:
-        """Return the record of a signed JSON object. Raises ValueError."""
+        """Check a signed JSON object and return it as a record. Raises ValueError if it is invalid."""
         return cls.model_validate(unsigned(values))
 
     def write(self, folder: Path) -> None:
@@ -180,7 +190,7 @@ class RunRecord(_Part):
         write(folder, self.values())
 
     def values(self) -> dict[str, Any]:
-        """Return the fields that were set, as JSON values."""
+        """Return the fields that were set explicitly, as JSON values."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     def score(self, rule: str) -> float | None:
@@ -204,7 +214,7 @@ class RunRecord(_Part):
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn the errors of reading a file into a UserError that names it."""
+    """Context manager that turns errors while reading a file into a UserError that names the file."""
     try:
         yield
     except ValidationError as error:
@@ -214,7 +224,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def fault(error: ValidationError) -> str:
-    """Describe the first error in one line: key, what was expected and what was found."""
+    """Return one line about the first validation error: key, expected and found values."""
     first = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}, found {reprlib.repr(first['input'])}"
 
@@ -226,7 +236,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def unsigned(values: Any) -> dict[str, Any]:
-    """Check schema and SHA-256 of a signed object and return it without them. Raises ValueError."""
+    """Check the schema and SHA-256 of a signed object and return the object without them. Raises ValueError."""
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise ValueError(f"expected schema {SCHEMA}")
     if values.pop("sha256", None) != digest(values):
@@ -236,18 +246,18 @@ def unsigned(values: Any) -> dict[str, Any]:
 
 
 def signed(values: dict[str, Any]) -> dict[str, Any]:
-    """Add the schema and a SHA-256 of the rest; non-finite numbers become null."""
+    """Return `values` with the schema and the SHA-256 of the whole; non-finite numbers become null."""
     whole = finite({**values, "schema": SCHEMA})
     return {"sha256": digest(whole), **whole}
 
 
 def write(folder: Path, values: dict[str, Any]) -> None:
-    """Write `values`, signed, as `record.json`."""
+    """Sign `values` and write them as `record.json` into `folder`."""
     write_json(folder / NAME, signed(values))
 
 
 def sha256(folder: Path, *names: str) -> dict[str, str]:
-    """Return the SHA-256 of those of the files that a folder has, by name."""
+    """Return the SHA-256 of each of the files `names` that exists in a folder, by name."""
     return {name: files.sha256(folder / name) for name in names if (folder / name).is_file()}
 
 
@@ -270,13 +280,16 @@ class DeclaredCell(BaseModel):
 
 
 class Sweep(BaseModel):
-    """`sweep.json`: the cells of all sweeps into a results folder, from which a report knows the missing runs."""
+    """Content of `sweep.json`: the cells of all sweeps into a results folder.
+
+    A report compares them with the runs to find missing ones.
+    """
 
     cells: list[DeclaredCell] = []
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read `sweep.json`; without the file there are no cells. Raises UserError."""
+        """Read `sweep.json`; a missing file gives an empty sweep. Raises UserError if it is damaged."""
         with readable(path):
             return cls.model_validate(read_json(path)) if path.exists() else cls()
 
@@ -285,7 +298,10 @@ class Sweep(BaseModel):
         write_json(path, self.model_dump())
 
     def merged(self, later: "Sweep", place: Path = Path()) -> "Sweep":
-        """Add cells whose folders are relative to `place`; a known cell is replaced and keeps its seeds."""
+        """Return this sweep with the cells of `later`, whose folders are relative to the folder `place`.
+
+        A cell in both is taken from `later`, with the seeds of both.
+        """
         cells = {cell.folder: cell for cell in self.cells}
         for cell in later.cells:
             folder = (place / cell.folder).as_posix()
@@ -295,13 +311,13 @@ class Sweep(BaseModel):
 
 
 def without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without the paths of its data, which are the same data under every spelling."""
+    """Return a configuration without the paths of its data: different paths may lead to the same data."""
     task = config.get("task", {})
     return {**config, "task": {key: value for key, value in task.items() if key not in DATA_PATHS or value is None}}
 
 
 def differences(first: Any, other: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """List (dotted key, value, other value) wherever two nested dictionaries differ; a missing key is None."""
+    """Return (dotted key, first value, other value) wherever two nested dictionaries differ; missing keys give None."""
     if isinstance(first, dict) and isinstance(other, dict):
         names = [*first, *(name for name in other if name not in first)]
         parts = ((first.get(name), other.get(name), f"{key}.{name}" if key else name) for name in names)

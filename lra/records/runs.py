@@ -1,9 +1,9 @@
-"""Runs of a results folder, their state, and the two files that keep finished runs next to a report.
+"""Read the runs of a results folder, and read and write the two files with its kept runs.
 
-`runs.jsonl` has one line a run: `{"run": folder, "record": {...}, "metrics": [...]}`, where `run` is the path of the
-run's folder below the results folder; a line `{"sweep": {...}}` before them has the content of `sweep.json`.
-`predictions.npz` has the predicted classes of each run, by the same path, and the labels of each test split under
-`labels/` and the digest of the data.
+`runs.jsonl` has one line per run: `{"run": folder, "record": {...}, "metrics": [...]}`, where `run` is the path of the
+run's folder relative to the results folder. A first line `{"sweep": {...}}` has the content of `sweep.json`, if any.
+`predictions.npz` has the predicted classes of each run under the same path, and the labels of each test split under
+`labels/DIGEST`, where DIGEST is that of the data.
 """
 
 import io
@@ -28,17 +28,17 @@ from lra.records.names import (
 )
 from lra.records.record import RunRecord, Sweep, readable, signed, unsigned
 
-LABELS = "labels/"  # prefix in predictions.npz
+LABELS = "labels/"  # prefix of the names of labels in predictions.npz
 NO_RECORD = "the process ended without a record: it was killed, perhaps for lack of memory"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run below a results folder.
+    """A run of a results folder.
 
     Args:
-        name: path of its folder below the results folder.
-        metrics: evaluations in the order of training, the lines of `metrics.jsonl`.
+        name: path of the run's folder relative to the results folder.
+        metrics: lines of `metrics.jsonl`, one per evaluation in the order of training.
         predictions: predicted classes and labels [2, n] of the test split, if kept.
     """
 
@@ -49,7 +49,7 @@ class Run:
 
     @property
     def cell(self) -> Path:
-        """Folder of its cell below the results folder."""
+        """Path of the cell's folder relative to the results folder."""
         return Path(self.name).parent
 
 
@@ -57,7 +57,8 @@ def read_runs(folder: Path) -> list[Run]:
     """Read every run of a results folder, sorted by name.
 
     Args:
-        folder: a results folder, or a `runs.jsonl` file. A run folder takes precedence over a line with its name.
+        folder: a results folder, or a `runs.jsonl` file. The folder of a run takes precedence over its line in
+            `runs.jsonl`.
 
     Raises:
         UserError: if there is no run, or a file is damaged.
@@ -75,7 +76,7 @@ def read_runs(folder: Path) -> list[Run]:
 
 
 def _loose(folder: Path, results: Path) -> Run:
-    """Read the run of a folder."""
+    """Read a run from its own folder."""
     record = RunRecord.read(folder / RECORD)
     metrics, predictions = folder / METRICS, folder / PREDICTIONS
     with readable(metrics):
@@ -86,7 +87,7 @@ def _loose(folder: Path, results: Path) -> Run:
 
 
 def _kept(folder: Path) -> dict[str, Run]:
-    """Read the runs of `runs.jsonl` and `predictions.npz` by name, if there are any."""
+    """Return the runs in `runs.jsonl` by name, with predictions from `predictions.npz`; empty without the file."""
     path, answers = folder / RUNS, folder / KEPT_PREDICTIONS
     if not path.exists():
         return {}
@@ -107,7 +108,7 @@ def _kept(folder: Path) -> dict[str, Run]:
 
 
 def keep_runs(folder: Path, runs: Iterable[Run]) -> None:
-    """Write `runs.jsonl` and `predictions.npz` into a results folder. Raises UserError for a run that has not ended."""
+    """Write `runs.jsonl` and `predictions.npz` into a results folder. Raises UserError if a run is paused."""
     sweep = declared(folder)
     lines: list[dict[str, Any]] = [{"sweep": signed(sweep.model_dump())}] if sweep.cells else []
     arrays: dict[str, np.ndarray] = {}
@@ -135,7 +136,7 @@ def unpack(run: Run, folder: Path) -> None:
 
 
 def read_kept(path: Path) -> Run:
-    """Read one kept run, given as `FOLDER/runs.jsonl/RUN`, or a run's folder. Raises UserError."""
+    """Read one run: a kept one given as `FOLDER/runs.jsonl/RUN`, or one given by its folder. Raises UserError."""
     file = next((parent for parent in path.parents if parent.name == RUNS), None)
     if file is None:
         folder = path.parent if path.name == RECORD else path
@@ -150,7 +151,10 @@ def read_kept(path: Path) -> Run:
 
 
 def declared(folder: Path) -> Sweep:
-    """Return the cells that sweeps below a results folder or its `runs.jsonl` declared, with folders relative to it."""
+    """Return the cells declared by the `runs.jsonl` of a results folder and by every `sweep.json` below it.
+
+    Their folders are relative to the results folder.
+    """
     sweep, path = Sweep(), folder / RUNS
     if path.exists():
         with readable(path), path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""Tensors in a safetensors file: shared, strided and complex ones are stored plain and read back as they were.
+"""Store tensors, including shared, strided and complex ones, in a safetensors file.
 
-The metadata of a file has one key, since safetensors keeps several in no order, with a JSON object: `shared`, the name
-of an equal tensor by each further name of it; `complex`, names of tensors stored with a last axis of real and imaginary
-part; and what the writer adds. A file without it has neither.
+The metadata of a file has one key, because safetensors does not keep several keys in order. Its value is a JSON object:
+`shared` maps each further name of a stored tensor to the name under which it is stored; `complex` lists tensors stored
+with a last axis of real and imaginary part; other entries are notes of the caller. All of these may be absent.
 """
 
 import json
@@ -19,11 +19,11 @@ NOTES = "lra"
 
 
 def encode(tensors: "Mapping[str, Tensor]", **notes: Any) -> bytes:
-    """Return a safetensors file. Raises UserError for what it cannot hold, such as sparse tensors.
+    """Return the bytes of a safetensors file. Raises UserError for a tensor that it cannot hold, such as a sparse one.
 
     Args:
-        tensors: by name.
-        notes: JSON values.
+        tensors: tensors by name.
+        notes: JSON values to store in the metadata.
     """
     import torch
     from safetensors.torch import save
@@ -49,7 +49,7 @@ def encode(tensors: "Mapping[str, Tensor]", **notes: Any) -> bytes:
 
 
 def decode(data: bytes) -> "tuple[dict[str, Tensor], dict[str, Any]]":
-    """Return the tensors and the notes of a file. Raises ValueError if it is damaged."""
+    """Return the tensors and the notes in the bytes of a file. Raises ValueError if they are damaged."""
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -65,12 +65,12 @@ def decode(data: bytes) -> "tuple[dict[str, Tensor], dict[str, Any]]":
 
 
 def _metadata(data: bytes) -> dict[str, str]:
-    """Return the metadata in the header of a file: eight bytes of its length, then JSON."""
+    """Return the metadata in the header of a file: eight bytes with the header's length, then JSON."""
     return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
 
 
 def read(path: Path) -> "dict[str, Tensor]":
-    """Return the tensors of a file. Raises UserError if it is damaged."""
+    """Return the tensors in the file `path`, by name. Raises UserError if it is damaged."""
     try:
         return decode(path.read_bytes())[0]
     except (OSError, ValueError) as error:
