@@ -128,7 +128,7 @@ def _build(builder: "TaskBuilder", folder: Path, identity: Identity) -> None:
         staging.rename(folder)
         if any(doubts.values()):
             listed = ", ".join(f"{what}: {number:,}" for what, number in doubts.items() if number)
-            say(f"{task}: doubtful data are kept: {listed}")
+            say(f"{task}: the data contain doubtful examples, which are kept: {listed}")
     finally:
         for writer in writers.values():
             writer.discard()

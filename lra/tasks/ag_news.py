@@ -89,7 +89,7 @@ class AgNews(FromSource):
         if self.tokenizer == "wordpiece_uncased" and self.vocab is None:
             raise UserError("task.tokenizer=wordpiece_uncased: name its vocabulary with task.vocab=FILE")
         if self.vocab is not None and self.tokenizer == "bpe":
-            raise UserError(f"task.vocab={self.vocab} is of word pieces, but task.tokenizer=bpe; leave one of them out")
+            raise UserError(f"task.vocab={self.vocab} is for WordPiece, but task.tokenizer=bpe; remove one of them")
         self._texts: dict[str, list[str]] = {}  # uncut texts of each split, for the baselines
 
     @property
@@ -144,7 +144,7 @@ class AgNews(FromSource):
         if self.tokenizer == "auto" and not self._pieces:
             say(
                 f"ag_news: no vocabulary of bert-base-cased found; using a BPE of {self.vocabulary} tokens "
-                "(task.tokenizer=wordpiece fetches the vocabulary, task.vocab=FILE names it)"
+                "(task.tokenizer=wordpiece fetches the vocabulary, task.vocab=FILE sets its path)"
             )
         examples_by_split = source.read()
         ordered = source.name != PARTIAL

@@ -96,7 +96,7 @@ class Files(FromSource):
             ids=self.tokens == "ids",
             padding=self.padding,
         )
-        self._tokenizer: Tokenizer | None = None  # a trained BPE
+        self._tokenizer: Tokenizer | None = None  # set by `fill` for a BPE; `baselines` decodes with it
 
     def find(self) -> Source:
         every = [*chain(*self._files().values())]
@@ -154,7 +154,7 @@ class Files(FromSource):
         if len(inputs) == 1:
             raise UserError(
                 f"{self.name}: all {len(splits['train']):,} inputs of train are equal in their first {self.max_length} "
-                "tokens; task.max_length=N reads more, task.padding=ID takes padding off"
+                "tokens; task.max_length=N reads more, task.padding=ID strips padding"
             )
         used, found = (sum(map(len, rows.values())) for rows in (splits, rows_by_split))
         self._report(rows_by_split, content["labels"])
@@ -273,8 +273,8 @@ class Files(FromSource):
                 if not rows[split]:
                     raise UserError(
                         f"task.{split}={self.fractions[split]}: leaves no example of {files['train'][0]} for {split}: "
-                        f"{len(labels)} rows have {labels.max() + 1} labels; take a larger one, or bring a file of "
-                        f"its own; is {self.label} the column of classes?"
+                        f"{len(labels)} rows have {labels.max() + 1} labels; take a larger fraction, or add a "
+                        f"file for {split}; is {self.label} the column of classes?"
                     )
         return {split: rows[split] for split in SPLITS}
 

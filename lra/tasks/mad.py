@@ -113,7 +113,7 @@ class Recall(Probe):
                 f"values, expected at least {self.key_size} and {self.value_size}"
             )
         if self.pair_size == 2 and self.length % 2:
-            raise UserError(f"task.length={self.length}: expected an even number, pairs are of two tokens")
+            raise UserError(f"task.length={self.length}: expected an even number, since a pair has two tokens")
         self.at_least(length=3 * self.pair_size)
 
     @property
