@@ -110,7 +110,7 @@ class StopFlag:
 
 
 worker_flag = StopFlag(repeated=True)
-"""Records a signal that a joblib worker receives between two runs; its next run then pauses."""
+"""Records a signal that a joblib worker receives outside training: a run in preparation pauses, no other starts."""
 
 
 def keep_worker() -> None:

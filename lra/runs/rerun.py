@@ -53,7 +53,7 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
         raise UserError(f"out={current.out}: {job.folder} is the kept run itself; choose another out=...")
     _refuse_other_inputs(job, earlier)
     if RunFolder.of(job).is_done:
-        raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
+        raise UserError(f"{job.folder}: holds an earlier rerun; delete it, or choose another out=...")
     from lra.runs.run import run  # imports torch, as building the job did
 
     run(job)
@@ -166,4 +166,5 @@ def differing(kept_lines: list[dict[str, Any]], made: list[dict[str, Any]]) -> l
 
 
 def _told(changes: list[tuple[str, Any, Any]]) -> list[str]:
+    """Return one line for each change: key, earlier value, value now."""
     return [f"{key}: {old} then, {new} now" for key, old, new in changes]

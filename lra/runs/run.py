@@ -87,7 +87,7 @@ def run(job: Job) -> Status:
                     try:
                         if not RunFolder.of(job).resume(trainer) and (phase := system.pretraining) is not None:
                             pretrain(job, phase, trainer, device, stop)
-                        with stop:
+                        with stop:  # before and after it, a signal ends the process at once
                             if distributed.is_main():
                                 attempt.loggers.start(trainer.lines)
                             trainer.train(stop, SweepTime(job).on_step)

@@ -36,7 +36,7 @@ class Status(StrEnum):
     RUNNING = "running"  # a process holds its lock
     PAUSED = "paused"
     KILLED = "killed"  # it started, and left no record
-    REFUSED = "refused"  # a UserError, which error.log contains
+    REFUSED = "refused"  # by a UserError: a mistake in the configuration or the data
     FAILED = "failed"
     DIVERGED = "diverged"
     FINISHED = "finished"

@@ -101,7 +101,7 @@ def conclude(out: Path, overrides: Iterable[str]) -> None:
         path = out / BEST
         text = yaml.safe_dump(rows, default_flow_style=None, sort_keys=False, allow_unicode=True)
         write_atomic(path, f"# Best settings by validation; rates={path} applies them.\n{text}".encode())
-        say(f"rates={path} trains each system with its own", to_stdout=True)
+        say(f"rates={path} trains each system with its best settings", to_stdout=True)
     for status in (Status.DIVERGED, Status.FAILED, Status.REFUSED, Status.PAUSED):
         if names[status]:
             say(f"{plural(len(names[status]), 'run')} {status}: {', '.join(names[status])}")

@@ -206,7 +206,10 @@ def summed_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def classes_of(outputs: Tensor) -> Tensor:
-    """Return the predicted class [m] of outputs [m, classes]; for a row that is not finite the number `classes`."""
+    """Return the predicted class [m] of outputs [m, classes].
+
+    A row that is not finite gets the number `classes`, which is no class.
+    """
     return torch.where(outputs.isfinite().all(dim=-1), outputs.argmax(dim=-1), outputs.shape[-1])
 
 

@@ -62,7 +62,7 @@ class StoppingRule:
             if self.progress is None or wrong < (1 - recipe.progress) * self.progress["wrong"]:
                 self.progress = {"step": step, "wrong": wrong}
             progress = self.progress["step"]
-        cooled = step + (recipe.cooldown or 0)  # if fewer steps are left, the run takes them all
+        cooled = step + (recipe.cooldown or 0)  # too few steps left for a cooldown: the run takes them all
         if self.why == "steps" and cooled < recipe.steps and self.out_of_patience(step, progress):
             self.step, self.why = cooled, "no progress"
 

@@ -90,7 +90,7 @@ def update(
 
 
 def compile_blocks(model: Model) -> None:
-    """Compile each block. Noise is then hashed, on a CPU, too."""
+    """Compile each block. Dropout then hashes its noise on a CPU, too, instead of drawing indices."""
     from torch._functorch import config as autograd_config
 
     torch._dynamo.config.specialize_float = True  # settings such as eps are constants of a graph
