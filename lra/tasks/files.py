@@ -149,6 +149,7 @@ class Files(FromSource):
                 cut += any(len(document) > self.max_length for document in ids)
                 documents = [document[: self.max_length] for document in ids]
                 writers[split].add(classes[row.label], *documents)
+                # Two different inputs are enough to show that truncation or padding has not made all equal.
                 if split == "train" and len(inputs) < 2:
                     inputs.add(b"".join(document.tobytes() for document in documents))
         if len(inputs) == 1:

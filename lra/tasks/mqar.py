@@ -49,6 +49,7 @@ class Mqar(Probe):
             if value % 2:
                 raise UserError(f"task.{key}={value}: expected an even number, half of it for keys and half for values")
         self.turns = sorted(set(self.pairs)) if isinstance(self.pairs, list) else [self.pairs]
+        # Equal choices get one form, so that they have the same name and the same cached data.
         self.pairs = self.turns if len(self.turns) > 1 else self.turns[0]
         largest = self.turns[-1]
         self.at_least(f"pairs={largest}", length=4 * largest, vocabulary=2 * largest)
