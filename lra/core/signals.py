@@ -4,6 +4,10 @@ The run finishes its current step, saves its state and ends with exit code 130 (
 128 plus the number of another signal that a scheduler sends before a time limit, or 75 (time limit). A second SIGINT,
 or a SIGTERM later than `REPEAT_SECONDS` after the first signal, ends the process at once; the run then resumes from
 its last checkpoint.
+
+The flag is active inside `with stop` of `lra/runs/run.py`: while blocks are compiled, in pretraining and in training.
+While data are prepared and in the final test a signal ends the process at once; rerunning the command then repeats the
+test from the checkpoint at the end of training. In a joblib worker such a signal sets `worker_flag` instead.
 """
 
 import os
@@ -106,7 +110,7 @@ class StopFlag:
 
 
 worker_flag = StopFlag(repeated=True)
-"""Records a signal that a joblib worker receives between two runs; its next run then pauses."""
+"""Records a signal that a joblib worker receives outside training: a run in preparation pauses, no other starts."""
 
 
 def keep_worker() -> None:
