@@ -19,7 +19,7 @@ COMMANDS = {
     "lra-new": ("lra.cli.new", "write an attention or a task of your own into this folder, ready to run"),
     "lra-bench": ("lra.cli.bench", "measure time and memory of steps, layers and models"),
 }
-WIDEST, NAMES = 100, 14  # columns: of a line, and of a name before its description
+WIDEST, NAMES = 100, 14  # widths in columns: of a line, and of a name before its description
 PURPOSES = ("Smoke", "Benchmark", "Paper", "Study")
 FIRST = ("smoke", "small_listops", "demo", "hour", "table1_small", "table1", "lra", "pretraining_small")
 """The experiments that are listed without `--all`."""
@@ -92,20 +92,20 @@ def contents(commands: dict[str, str], every: bool = False) -> str:
 
 
 def _lines(rows: dict[str, str], width: int, column: int | None = None) -> list[str]:
-    """One line per row, with the description at `column`, by default after the longest name."""
+    """Return one line per row, with the description at `column`, by default after the longest name."""
     column = column or max(map(len, rows))
     room = {name: max(width - 4 - max(column, len(name)), NAMES) for name in rows}
     return [f"  {name:{column}}  {textwrap.shorten(does, room[name], placeholder=' …')}" for name, does in rows.items()]
 
 
 def _options(group: str) -> dict[str, str]:
-    """The first sentence of every option file, a user's own last."""
+    """Return the first sentence of each option file by name, files of the user last."""
     paths = [path for folder in (conf_dir(), USER_OPTIONS) for path in sorted((folder / group).glob("*.yaml"))]
     return {path.stem: first_sentence(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def _experiments() -> dict[str, str]:
-    """The experiments with purpose and question, by purpose; a user's own last."""
+    """Return the first sentence of each experiment by name, sorted by the purpose that it begins with."""
 
     def place(option: tuple[str, str]) -> tuple[int, str]:
         purpose = re.split("[:,]", option[1])[0]

@@ -192,7 +192,7 @@ def test_unused_projections_are_named() -> None:
 def test_the_command_prints_the_verdicts(cli: Commands) -> None:
     written("WrongShape")
     code, out, err = cli(check.main, "attention=wrongshape", "lengths=[2]")
-    assert (code, "FAIL  shape" in out, "checks not run until it is mended" in out, err) == (1, True, True, "")
+    assert (code, "FAIL  shape" in out, "checks not run until it is fixed" in out, err) == (1, True, True, "")
 
 
 @pytest.mark.parametrize("kind", ["WrongShape", "IgnoresMask", "NotInitialised"])

@@ -306,7 +306,11 @@ BAD = {
     "half a character": ("x.jsonl", '{"text": "\\ud800", "label": 1}\n', "x.jsonl:1: text: text is not Unicode"),
     "an id below 0": ("x.jsonl", '{"text": [3, -1], "label": 1}\n', "x.jsonl:1: text is [3, -1], expected a list of"),
     "nothing": ("x.csv", "text,label\n", "x.csv: no rows, expected examples with text and label"),
-    "labels in two spellings": ("x.csv", "text,label\na,1\nb,0\nc,1.0\n", "x.csv:4: label '1.0' is '1' of an earlier"),
+    "labels in two spellings": (
+        "x.csv",
+        "text,label\na,1\nb,0\nc,1.0\n",
+        "x.csv:4: label '1.0' looks like '1' of an earlier",
+    ),
     "swapped columns": ("x.csv", "text,label\na," + 5_000 * "9" + "\n", "x.csv:2: label has 5,000 characters; is"),
     "one class": ("x.csv", "text,label\na,1\nb,1\n", "x.csv:2: every label is '1', expected at least two different"),
     "another end": ("x.txt", "a", "x.txt: expected a file that ends in .csv, .tsv, .jsonl, .json, .parquet"),

@@ -48,7 +48,7 @@ def test_the_same_run_is_equal_to_the_last_bit(kept: Commands, named: Path) -> N
     assert (made["test"], made["config"], made["task"]) == (was["test"], was["config"], was["task"])
     code, _, err = kept(train.main, f"rerun={named}")
     assert code == 2
-    assert f"{AGAIN}: it was trained again there before; delete it, or choose another out=..." in err
+    assert f"{AGAIN}: holds an earlier rerun; delete it, or choose another out=..." in err
 
 
 def test_a_kept_run_is_trained_with_its_own_settings(cli: Commands) -> None:

@@ -35,7 +35,7 @@ news = partial(AgNews, vocab=None, vocabulary=263, head=5, tail=3, limit=None)
             Books(context=3, vocabulary=263, groups=["young-adventure", "children"], limit=None),
         ),
         ("image (limit 5)", Image(limit=5)),
-        ("listops (length 7)", ListOpsFiles(folder="files", max_length=7)),
+        ("listops (length 7)", ListOpsFiles(folder=".", max_length=7)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -47,7 +47,7 @@ class Data:
     def decode(self, row: Mapping[str, Any]) -> Any:
         """Return a row's text, its picture as grey values [side, side] uint8, or a list of the two texts of a pair.
 
-        Tokens without a text are returned as numbers with blanks between.
+        Tokens without a text are returned as numbers separated by spaces.
         """
         tokenizer = self._task.folder / TOKENIZER
         ids = [np.asarray(values) for key, values in row.items() if key.startswith("tokens")]

@@ -20,7 +20,7 @@ from lra.core.paths import USER_OPTIONS
 from lra.mixers.base import Mixer, MixerConfig, MixerInfo
 from lra.ops.dropout import set_keys
 
-REPEATABLE = 1_000  # latest training calls whose random features can be drawn again
+REPEATABLE = 1_000  # number of the latest training calls whose random features can be drawn again
 
 
 class AttentionLayer(nn.Module):
@@ -33,7 +33,7 @@ class AttentionLayer(nn.Module):
     Attributes:
         name: option of `attention=`.
         options: values of all options of the mechanism.
-        mixer: the module that computes.
+        mixer: the module that computes the outputs.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any], mixer: Mixer) -> None:
@@ -120,13 +120,13 @@ def attention(
         heads: number of heads; divides `width`.
         max_len: largest number of positions.
         dropout: probability, for mechanisms with dropout.
-        causal: outputs depend on no later position.
-        bias: projections have biases.
-        out_proj: heads are projected at the end.
-        options: of the mechanism, such as {"window": 32}; the others are those of its YAML file.
+        causal: compute the causal form: an output depends on no later position.
+        bias: add biases to the projections.
+        out_proj: apply an output projection to the heads.
+        options: options of the mechanism, such as {"window": 32}; its YAML file sets those left out.
 
     Raises:
-        UserError: a value is out of range, or these do not fit together.
+        UserError: a value is out of range, or the values do not fit together.
     """
     sizes = {"width": width, "heads": heads, "max_len": max_len, "dropout": dropout, "causal": causal, "bias": bias}
     check_values(attention, {"name": name, **sizes, "out_proj": out_proj, "options": options}, "")
@@ -178,7 +178,7 @@ def check(attention: str | AttentionLayer | Callable[[MixerConfig], Mixer], *ove
         overrides: as on the command line.
 
     Raises:
-        UserError: the mixer cannot be made.
+        UserError: the mixer cannot be built.
     """
     chosen = f"attention={attention}" if isinstance(attention, str) else "variant=transformer"
     with composed_command("check", (chosen, *overrides)) as config:

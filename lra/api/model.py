@@ -23,7 +23,7 @@ from lra.training.batches import cuts, predict, read
 Document = str | Sequence[int] | np.ndarray
 """A text, or its token ids without padding."""
 Example = Document | Sequence[Document]
-"""A document, or as many as an example of the task has."""
+"""A document, or a sequence of documents for a task with several in an example."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class TrainedModel:
 
         Args:
             examples: texts or token ids; pairs of them for tasks with two documents. Texts are cut as in
-                training. A single text is an example.
-            batch: examples that are computed together.
+                training. A single text is read as one example.
+            batch: number of examples computed together.
 
         Returns:
             A prediction for each example, in order.
@@ -144,6 +144,6 @@ def model(folder: str | Path, *, packages: Sequence[str] = ()) -> TrainedModel:
         packages: packages of your own attention or task, as in `lra-train packages=[...]`.
 
     Raises:
-        UserError: if the weights were not kept, are not those of the record, or their code has changed.
+        UserError: the weights were not kept or are not those of the record, or the code has changed since the run.
     """
     return TrainedModel(Path(folder), packages)

@@ -26,18 +26,18 @@ class Results:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row for each system of each task: the numbers of the report."""
+        """One row for each system on each task, with the numbers of the report."""
         cells = self._report.cells
         return cells[cells.kind == "system"].reset_index(drop=True).drop(columns=["kind", "column"])
 
     @cached_property
     def seeds(self) -> pd.DataFrame:
-        """A row for each run, missing ones included."""
+        """One row for each run, missing runs included."""
         return seeds(self._report.frame)
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """A row for each evaluation during a training; measurements of single blocks are left out."""
+        """One row for each evaluation during training, without measurements of single blocks."""
         lines = [
             {name: value for name, value in line.items() if not isinstance(value, list)} | {"index": index}
             for index, run in self._runs()
@@ -49,7 +49,7 @@ class Results:
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
-        """A row for each test prediction, of the runs that kept their predictions."""
+        """One row for each test prediction of the runs that kept their predictions."""
         kept = [(index, run.predictions) for index, run in self._runs() if run.predictions is not None]
         arrays = [array for _, array in kept] or [np.empty((2, 0), np.uint8)]
         predicted, labels = np.concatenate(arrays, axis=1)
@@ -67,7 +67,7 @@ class Results:
     def system(self, name: str, *, task: str | None = None, protocol: str | None = None) -> pd.DataFrame:
         """Return the runs of a system on a task, for `lra.compare`.
 
-        `task` (its name or its short one) and `protocol` may be left out where there is one. Raises UserError.
+        `task` (full or short name) and `protocol` may be left out if the system has only one. Raises UserError.
         """
         frame = self._report.frame
         matching = frame[
@@ -104,7 +104,7 @@ def load(path: str | Path, *, selection: Rule | None = None) -> Results:
         selection: a selection rule for all runs; default: the one of each run's protocol.
 
     Raises:
-        UserError: if there is nothing to read, a file is damaged, or runs do not belong together.
+        UserError: there is nothing to read, a file is damaged, or the runs cannot be compared.
     """
     return Results(Path(path), selection)
 
@@ -113,11 +113,11 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
     """Compare two systems by Welch's t-test, first minus other, in points of accuracy or of perplexity.
 
     Args:
-        first, other: what `Results.system` returned, of the same results or of different ones.
-        margin: differences below it do not matter, above 0; default: `sweep.margin`.
+        first, other: runs of a system, from `Results.system` of one results folder or of two.
+        margin: smaller differences count as irrelevant; above 0; default: `sweep.margin`.
 
     Raises:
-        UserError: if they were not run on the same task and data under one protocol, or for another margin.
+        UserError: the systems were not run on the same task and data under one protocol, or `margin` is not above 0.
     """
     margin = default_reference()[1] if margin is None else margin
     if not 0 < margin < math.inf:
@@ -140,9 +140,9 @@ def report(folder: str | Path, *, selection: Rule | None = None) -> Path:
 
     Args:
         folder: a results folder.
-        selection: as of `load`.
+        selection: as for `load`.
 
     Raises:
-        UserError: as `load`.
+        UserError: as for `load`.
     """
     return write_report(Path(folder), selection)

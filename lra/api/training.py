@@ -42,8 +42,10 @@ class Configuration:
     folder: Path
 
     def describe(self) -> dict[str, Any]:
-        """Return parameters, learning rates [step, rate], tokens and FLOPs of a step, as `lra-train describe=true`
-        prints them."""
+        """Return parameters, learning rates [step, rate], tokens and FLOPs of a step.
+
+        `lra-train describe=true` prints the same values, and also times a step.
+        """
         from lra.runs.describe import describe
 
         return describe(assemble(self.settings))

@@ -22,7 +22,7 @@ from lra.runs.describe import counter
 NAME, PAGE, FIGURE = "bench.json", "README.md", "lengths.svg"
 TITLES = {"step": "A training step", "layer": "Layers, forward and backward", "model": "Training steps of models"}
 Record = dict[str, Any]
-ALLOCATION, MEASURED = "[memory]", "measured step"  # events of a profile
+ALLOCATION, MEASURED = "[memory]", "measured step"  # names of events in a profile
 
 
 def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> Iterator[Record]:
@@ -101,14 +101,14 @@ def seconds_in_turns(steps: Mapping[Any, Callable[[], object]], rounds: int) -> 
     timers = {name: Timer("step()", globals={"step": step}, num_threads=threads) for name, step in steps.items()}
     seconds: dict[Hashable, list[float]] = {name: [] for name in timers}
     for number in range(rounds):
-        # In alternating order: a machine that slows down in a round slows the last of it.
+        # The order alternates, since a machine that slows down within a round slows its last steps.
         for name in list(timers) if number % 2 == 0 else reversed(list(timers)):
             seconds[name].append(timers[name].timeit(1).median)
     return seconds
 
 
 def peak_memory(step: Callable[[], object], device: str) -> int:
-    """Return the bytes of tensors at the peak of a step, beyond those that live between steps."""
+    """Return the peak memory of tensors during a step in bytes, without those that live between steps."""
     step()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -116,7 +116,7 @@ def peak_memory(step: Callable[[], object], device: str) -> int:
         step()
         return torch.cuda.max_memory_allocated() - before
     with profile(profile_memory=True) as profiler:
-        step()  # its end frees tensors of the step before, of which this profile knows no size
+        step()  # frees the tensors of the step before, whose size this profile does not know
         with record_function(MEASURED):
             step()
     total = before = peak = 0

@@ -1,8 +1,8 @@
 """SimpleTRON and its Transformer in plain PyTorch, the reference of `lra-bench what=step` and of the tests.
 
 Every example is padded to the full length, the last block computes every position, dropout is `nn.Dropout`, and the
-optimiser is `torch.optim.AdamW`. Parameters are named as in `lra.network.model.Model`, so
-both can load the same weights.
+optimiser is `torch.optim.AdamW`. Parameters are named as in `lra.network.model.Model`, so both
+can load the same weights.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from lra.core.errors import UserError
 from lra.datasets.task import TaskSpec
 
 Values = Mapping[str, Any]
-MODEL = {  # the values of variant= and protocol= under which this model is the configured one
+MODEL = {  # the only model settings that this implementation supports
     "norm": "pre", "attention_bias": True, "bias": True, "feed_forward_activation": "gelu", "dropout_over": "values",
     "short_conv": None, "mixer_dropout": False, "embedding_dropout": False,
     "positions": "learned", "position_std": 0.0, "cls_position": False, "pooling": "cls", "head_activation": "gelu",
@@ -91,7 +91,7 @@ class Embedding(nn.Module):
 class Straightforward(nn.Module):
     """The paper's model with CLS pooling: tokens [B * P, max_len] -> logits [B, classes].
 
-    Raises UserError where the configured model is another one.
+    Raises UserError if the configuration asks for another model.
     """
 
     def __init__(self, attention: Values, model: Values, spec: TaskSpec) -> None:
@@ -121,7 +121,7 @@ class Straightforward(nn.Module):
 
 
 def straightforward_attention(attention: Values, model: Values, positions: int) -> Attention:
-    """The plain form of a configured attention. Raises UserError where there is none."""
+    """Return the plain form of a configured attention. Raises UserError if there is none."""
     expect("model", model, {"qkv_dim": model["dim"], "attention_bias": True})
     if attention["_target_"] == "lra.mixers.simple.Simple":
         expect("attention", attention, {"scale": "valid" if model["key_mask"] else "length", "dropout_on": "state"})

@@ -23,12 +23,12 @@ from lra.training.trainer import compute_gradient
 
 STRAIGHTFORWARD = "straightforward"
 Again = Callable[..., BenchSettings]
-"""Composes the settings of this command with more overrides."""
+"""Function that composes the settings of this command with more overrides."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """One row of a comparison; `plain`: in plain PyTorch."""
+    """One row of a comparison; `plain` is True for the implementation in plain PyTorch."""
 
     title: str
     plain: bool
@@ -60,7 +60,7 @@ def subjects_of(settings: BenchSettings, again: Again) -> list[Subject]:
 
 
 def layer_step(subject: Subject, length: int, device: str) -> Step:
-    """Forward and backward pass of one layer on `batch` documents of `length` positions."""
+    """Return the forward and backward pass of one layer on `batch` documents of `length` positions."""
     settings = subject.settings
     model, batch = asdict(settings.model), settings.batch
     torch.manual_seed(settings.seed)
@@ -84,7 +84,7 @@ def layer_step(subject: Subject, length: int, device: str) -> Step:
 
 
 def model_step(subject: Subject, length: int | None, device: str) -> Step:
-    """Training step of a model on random tokens, `length` (or as many as the task allows) in each document."""
+    """Return the training step of a model on random documents of `length` tokens; None: the longest of the task."""
     settings = subject.settings
     system = assemble(settings)  # type: ignore[arg-type]
     recipe, spec, seed = system.recipe, system.builder.spec, settings.seed

@@ -1,4 +1,7 @@
-"""One function per check. It raises CheckFailed; a check that uses no input does not apply."""
+"""Functions of the checks: each raises CheckFailed if its property does not hold.
+
+If a function uses none of the subject's inputs, the check does not apply and counts as skipped.
+"""
 
 from collections.abc import Callable
 
@@ -13,13 +16,14 @@ from lra.mixers.base import Attention, Mixer
 from lra.ops.dropout import Keyed
 from lra.records import tensors
 
-SPREADS = (0.0, 10.0)
-REGISTERS = ("_parameters", "_buffers", "_modules")
-STEPS = (1e-6, 1e-4)  # short steps cross few kinks; long ones suit a mixer that computes in float32
+SPREADS = (0.0, 10.0)  # factors of the standard normal inputs
+REGISTERS = ("_parameters", "_buffers", "_modules")  # attributes in which torch registers tensors and modules
+STEPS = (1e-6, 1e-4)  # of finite differences: a short one crosses few kinks, a long one suits float32 mixers
 INPUT = "the input"
 
 
 def registered(subject: Subject) -> None:
+    """Look for tensors and modules in attributes that torch does not register."""
     subject.case = "when it is made"
     for module in subject.mixer().modules():
         attributes = {} if isinstance(module, Keyed) else vars(module)
@@ -27,12 +31,12 @@ def registered(subject: Subject) -> None:
             hidden = "" if name in REGISTERS else _hidden(value)
             if hidden:
                 instead = "nn.ModuleList or nn.ModuleDict" if hidden == "module" else "nn.Parameter or register_buffer"
-                message = f"self.{name} holds a {hidden} that training, saving and devices do not see"
+                message = f"self.{name} holds a {hidden} that training, saving and .to(device) ignore"
                 raise CheckFailed(message, f"use {instead}")
 
 
 def _hidden(value: object) -> str:
-    """Kind of a value in an attribute that torch does not register, or an empty text."""
+    """Return `tensor` or `module` if a value is or contains one; otherwise an empty text."""
     if isinstance(value, Tensor):
         return "tensor"
     if isinstance(value, nn.Module):
@@ -44,6 +48,7 @@ def _hidden(value: object) -> str:
 
 @torch.no_grad()
 def loaded(subject: Subject) -> None:
+    """Compare outputs of a mixer with those of another one that loaded its saved weights."""
     for x in subject.inputs(1):
         source, target = subject.mixer(), subject.mixer(seed=SEED + 1)
         target.load_state_dict(tensors.decode(tensors.encode(source.state_dict()))[0])
@@ -56,7 +61,7 @@ def loaded(subject: Subject) -> None:
 
 @torch.no_grad()
 def shape(subject: Subject) -> None:
-    """`Mixer.mix` raises UserError for another shape or type than that of the input, or of autocast."""
+    """Call `Mixer.mix`, which raises UserError if shape or type of outputs are not those of the input or autocast."""
     for documents in (1, 2):
         for x in subject.inputs(documents):
             for dtype, autocast in ((torch.float64, False), (torch.float32, False), (torch.float32, True)):
@@ -66,7 +71,7 @@ def shape(subject: Subject) -> None:
 
 @torch.no_grad()
 def device(subject: Subject) -> None:
-    """Run on the meta device, which needs no accelerator; a mixer that reads numbers cannot run there."""
+    """Run the mixer on the meta device, which needs no accelerator; a mixer that reads values is skipped."""
     hint = "give device=x.device where a tensor is made"
     for causal in {False, subject.kind.can_be_causal}:
         mixer = subject.mixer(causal=causal, dropout=0.0).to("meta")
@@ -77,13 +82,16 @@ def device(subject: Subject) -> None:
             except (RuntimeError, NotImplementedError) as error:
                 if "on device" not in str(error):
                     return
-                raise CheckFailed(f"a tensor of the CPU meets one of another device{where(error)}", hint) from error
+                raise CheckFailed(
+                    f"an operation mixes tensors on the CPU and on the device of x{where(error)}", hint
+                ) from error
             if not y.is_meta:
-                raise CheckFailed("outputs are on the CPU, whatever the device of x", hint)
+                raise CheckFailed("outputs are on the CPU, not on the device of x", hint)
 
 
 @torch.no_grad()
 def finite(subject: Subject) -> None:
+    """Look for NaN and infinity in weights, and in outputs for zeros, large inputs, autocast and pure padding."""
     infinite = [name for name, weight in subject.mixer().named_parameters() if not weight.isfinite().all()]
     if infinite:
         subject.case = "when it is made"
@@ -93,10 +101,10 @@ def finite(subject: Subject) -> None:
             mixer, given = cast(subject.mixer(), torch.float32), (spread * x).float()
             for autocast in (False, True):
                 with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                    _check_finite(mixer(given.clone()), f"for numbers as large as {given.abs().max():.2g}")
+                    _check_finite(mixer(given.clone()), f"for inputs as large as {given.abs().max():.2g}")
         if subject.masks:
             nothing = torch.zeros(x.shape[:2], dtype=torch.bool)
-            _check_finite(subject.mixer()(x.clone(), nothing), "where all is padding")
+            _check_finite(subject.mixer()(x.clone(), nothing), "if all positions are padding")
 
 
 def _check_finite(y: Tensor, when: str) -> None:
@@ -107,6 +115,7 @@ def _check_finite(y: Tensor, when: str) -> None:
 
 @torch.no_grad()
 def unchanged(subject: Subject) -> None:
+    """Compare the input before and after a call."""
     for x in subject.inputs(1):
         given = x.clone()
         subject.mixer()(given)
@@ -115,19 +124,19 @@ def unchanged(subject: Subject) -> None:
 
 
 def _forms(subject: Subject) -> dict[str, Callable[[], Mixer]]:
-    """A new mixer in evaluation, and one in training on two documents."""
+    """Return constructors of a mixer in evaluation mode, and of one in training mode for two documents."""
     return {"in evaluation": subject.mixer, "in training": lambda: trained(subject.mixer(), [0, 1])}
 
 
 def _after_seed(seed: int, mixer: Mixer, x: Tensor) -> Tensor:
-    """Output after seeding torch's generator, which `run_checks` restores."""
+    """Return the output of a mixer after seeding torch's global generator, whose state `run_checks` restores."""
     torch.default_generator.manual_seed(seed)
     return mixer(x.clone())
 
 
 @torch.no_grad()
 def state(subject: Subject) -> None:
-    """Compare two equal calls with a call on other numbers in between."""
+    """Compare two calls with the same input and a call with other values in between."""
     for x in subject.inputs(2):
         for form, fresh in _forms(subject).items():
             mixer = fresh()
@@ -141,7 +150,7 @@ def state(subject: Subject) -> None:
 
 @torch.no_grad()
 def noise(subject: Subject) -> None:
-    """Compare two equal calls after different seeds of the global generator."""
+    """Compare two calls with the same input after different seeds of torch's global generator."""
     for x in subject.inputs(2):
         for form, fresh in _forms(subject).items():
             first, second = (_after_seed(seed, fresh(), x) for seed in (SEED, SEED + 1))
@@ -152,24 +161,28 @@ def noise(subject: Subject) -> None:
 
 @torch.no_grad()
 def rows(subject: Subject) -> None:
+    """Compare the outputs of a document alone and in a batch of two."""
     for x in subject.inputs(2):
         mixer = subject.mixer()
         if difference := subject.difference(mixer(x[:1].clone()), mixer(x.clone())[:1]):
-            message = f"outputs of a document in a batch of two differ by {difference:.2g} from those alone"
+            message = f"outputs of a document in a batch of two differ by {difference:.2g} from its outputs alone"
             raise CheckFailed(message, "a sum, mean or norm over the first axis")
 
 
 @torch.no_grad()
 def cuts(subject: Subject) -> None:
+    """Compare the outputs in training of a document in a batch of three and in a micro-batch of its own."""
     for x in subject.inputs(3):
         whole, cut = (trained(subject.mixer(), documents) for documents in ([0, 1, 2], [2]))
         if difference := subject.difference(whole(x.clone())[2:], cut(x[2:].clone())):
-            raise CheckFailed(f"the outputs of the last document differ by {difference:.2g} as a cut of its own")
+            raise CheckFailed(
+                f"the outputs of the last document differ by {difference:.2g} if it is a micro-batch of its own"
+            )
 
 
 @torch.no_grad()
 def padding(subject: Subject) -> None:
-    """Compare half-padded documents with those that have other numbers in padding, no padding, and no mask."""
+    """Compare half-padded documents with the same ones with other padding values, without padding, and without mask."""
     for x in subject.inputs(1, min_length=2) if subject.masks else ():
         real = x.shape[1] // 2
         subject.case += f", {x.shape[1] - real} of them padding"
@@ -188,18 +201,20 @@ def padding(subject: Subject) -> None:
 
 @torch.no_grad()
 def causality(subject: Subject) -> None:
+    """Compare outputs before each position when the values from that position on change."""
     mixer = subject.mixer(causal=subject.kind.can_be_causal, dropout=0.0)
     for x in subject.inputs(1, min_length=2) if mixer.causal else ():
         before = mixer(x.clone())
         for later in range(x.shape[1] - 1, 0, -1):
             after = mixer(torch.cat([x[:, :later], 3 - x[:, later:]], dim=1))
             if difference := subject.difference(before[:, :later], after[:, :later]):
-                message = f"other numbers from position {later} on move earlier outputs by {difference:.2g}"
+                message = f"other inputs from position {later} on change earlier outputs by {difference:.2g}"
                 raise CheckFailed(message, "self.causal selects the causal form")
 
 
 @torch.no_grad()
 def order(subject: Subject) -> None:
+    """Compare permuted outputs with the outputs of permuted positions."""
     mixer = subject.mixer()
     for x in subject.inputs(2, min_length=2) if mixer.commutes else ():
         permutation = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(SEED))
@@ -208,6 +223,7 @@ def order(subject: Subject) -> None:
 
 
 def graph(subject: Subject) -> None:
+    """Look for a gradient that is None although the outputs depend on that weight or on the input."""
     *_, x = subject.inputs(2)
     mixer = trained(subject.mixer(), [0, 1])
     given = x.clone().requires_grad_()
@@ -226,7 +242,7 @@ def graph(subject: Subject) -> None:
 
 
 def recomputed(subject: Subject) -> None:
-    """Compare gradients in training, noise included, with those of a call that is computed again for them."""
+    """Compare gradients in training, noise included, with and without activation checkpointing."""
     for x in subject.inputs(2):
         gradients = []
         for call in (
@@ -245,7 +261,7 @@ def recomputed(subject: Subject) -> None:
 
 @torch.no_grad()
 def _matters(subject: Subject, x: Tensor, y: Tensor, name: str) -> bool:
-    """True if the outputs y depend on this weight."""
+    """Return True if the outputs `y` for the input `x` change when the weight `name` changes."""
     mixer = trained(subject.mixer(), [0, 1])
     weight = mixer.get_parameter(name)
     weight.add_(values(*weight.shape, seed=2))
@@ -253,7 +269,7 @@ def _matters(subject: Subject, x: Tensor, y: Tensor, name: str) -> bool:
 
 
 def differences(subject: Subject) -> None:
-    """Compare gradients by the input and by each weight with finite differences."""
+    """Compare the gradients of the input and of each weight with finite differences."""
     for x in subject.inputs(2):
         mixer = subject.mixer()
         for name, value in {INPUT: x, **dict(mixer.named_parameters())}.items():
@@ -262,11 +278,11 @@ def differences(subject: Subject) -> None:
             tolerances = {"atol": 1e-3, "rtol": 5e-3, "nondet_tol": 1e-5}
             options = {"fast_mode": True, "check_undefined_grad": False, "raise_exception": False}
             if not any(gradcheck(call, given, eps=step, **tolerances, **options) for step in STEPS):
-                raise CheckFailed(f"gradients by {name} differ from finite differences")
+                raise CheckFailed(f"gradients of {name} differ from finite differences")
 
 
 def _output_by(mixer: Mixer, x: Tensor, name: str) -> Callable[[Tensor], Tensor]:
-    """Outputs as a function of the input or of a weight."""
+    """Return a function that computes the outputs for a given input, or a given value of the weight `name`."""
     if name == INPUT:
         return lambda value: mixer(value.clone())
     return lambda value: functional_call(mixer, {name: value}, (x.clone(),))

@@ -1,4 +1,4 @@
-"""All checks of one attention, and the lines that `lra-check` prints."""
+"""Run all checks on one attention and format the lines that `lra-check` prints."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "----"}
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class CheckSettings:
-    """The checked configuration; the fields are the keys of `conf/check.yaml` that matter for one mixer."""
+    """Validated settings of `lra-check`: the keys of `conf/check.yaml` that apply to one mixer."""
 
     attention: dict[str, Any]
     model: dict[str, Any]
@@ -26,7 +26,7 @@ class CheckSettings:
 
 
 def maker(settings: CheckSettings) -> Callable[[MixerConfig], Mixer]:
-    """Return the constructor of the configured mixers."""
+    """Return the constructor of the configured attention, which takes a MixerConfig."""
     return configure.build(settings.attention, "attention", supplied=1, kind=Mixer)
 
 
@@ -47,14 +47,14 @@ def examine(
     tell(f"      {'parameters':10} {weights:,}")
     failed = [result.check.name for result in results if result.verdict == "failed"]
     if not_run := len(CHECKS) - len(results):
-        tell(f"failed: {failed[-1]}; {plural(not_run, 'check')} not run until it is mended")
+        tell(f"failed: {failed[-1]}; {plural(not_run, 'check')} not run until it is fixed")
     else:
         tell(f"failed: {', '.join(failed)}" if failed else "all checks passed")
     return results
 
 
 def _lines(result: CheckResult) -> list[str]:
-    """Lines of a check: its verdict, and the smallest case and a hint below a failed one."""
+    """Return the lines of a check: its verdict; below a failed one, the smallest failing input and a hint."""
     lines = [f"{WORDS[result.verdict]}  {result.check.name:10} {result.check.claim}"]
     if result.verdict == "failed":
         lines.append(f"{'':17}{result.case}: {result.evidence}" if result.case else f"{'':17}{result.evidence}")

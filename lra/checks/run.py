@@ -1,7 +1,7 @@
 """Run the correctness checks of mixers on a few short documents.
 
 `lra-check` runs all of them, and the tests run them on the mixers of this package. The quick ones also run before a
-training run with a mixer of the user, since a mixer that fails them trains silently and its scores mean nothing.
+user's mixer is trained, since a mixer that fails them may train without an error but give meaningless scores.
 """
 
 import copy
@@ -18,7 +18,7 @@ from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.mixers.base import Mixer
 
-POSITIONS = 13
+POSITIONS = 13  # length of the documents of quick checks
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,27 @@ class Check:
 
 
 CHECKS = (
-    Check("weights", "all tensors that a mixer keeps are registered, as weights or buffers", properties.registered),
+    Check(
+        "weights", "all tensors in attributes of a mixer are registered as parameters or buffers", properties.registered
+    ),
     Check("shape", "outputs have the shape and the type of the input or of autocast", properties.shape, first=True),
     Check("device", "tensors are made on the device of the input", properties.device, quick=False),
-    Check("finite", "outputs are finite, also where all is padding", properties.finite, first=True),
+    Check("finite", "outputs are finite, also if all positions are padding", properties.finite, first=True),
     Check("input", "the input is not changed", properties.unchanged, first=True),
     Check("state", "no state is kept between calls", properties.state, first=True),
     Check("noise", "all noise comes from lra.ops.dropout, and none in evaluation", properties.noise, first=True),
     Check("rows", "an output depends on its own document alone", properties.rows, first=True),
-    Check("cuts", "a cut of a training batch changes nothing, noise included", properties.cuts),
+    Check("cuts", "cutting a training batch into parts changes no output, noise included", properties.cuts),
     Check("padding", "an output does not depend on padding", properties.padding),
     Check("causality", "in the causal form an output depends on no later position", properties.causality),
-    Check("order", "it commutes with permutations, where it says so", properties.order, quick=False),
+    Check(
+        "order",
+        "a mixer with commutes = True commutes with permutations of the positions",
+        properties.order,
+        quick=False,
+    ),
     Check("graph", "gradients reach the input and every weight that is used", properties.graph, first=True),
-    Check("gradient", "gradients are those of finite differences", properties.differences, quick=False),
+    Check("gradient", "gradients agree with finite differences", properties.differences, quick=False),
     Check("loading", "saved weights give the same outputs in another mixer", properties.loaded),
     Check("checkpointing", "gradients are the same under activation checkpointing", properties.recomputed, quick=False),
 )
@@ -54,13 +61,13 @@ CHECKS = (
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of a check; `skipped` if it does not apply. A failure has the smallest failing inputs and what was found.
+    """Result of a check, whose verdict is `skipped` if the check does not apply to the mixer.
 
     Attributes:
-        case: description of the inputs.
-        evidence: what was found.
-        hint: what to look for.
-        crashed: the mixer raised an error.
+        case: description of the smallest inputs that fail.
+        evidence: what the check found with these inputs.
+        hint: likely cause or remedy; for a check that passed, advice on the mixer.
+        crashed: True if the mixer raised an error.
     """
 
     check: Check
@@ -72,12 +79,12 @@ class CheckResult:
 
     @property
     def last(self) -> bool:
-        """True if no further checks run: one cause would fail most of them."""
+        """True if no further checks run, because most of them would fail for the same reason."""
         return self.crashed or (self.check.first and self.verdict == "failed")
 
 
 def run_checks(subject: Subject, checks: tuple[Check, ...] = CHECKS) -> Iterator[CheckResult]:
-    """Yield the results up to the first failure that stops the others; torch's global generator is not changed."""
+    """Yield the results of `checks`, up to the first one that is `last`; torch's global generator is not changed."""
     for check in checks:
         subject.case = subject.note = ""
         with torch.random.fork_rng(devices=[]):
@@ -104,12 +111,13 @@ def _one_line(error: Exception) -> str:
 
 
 def check_before_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
-    """Return the claims of the quick checks that the mixer passes; a mixer of this package is not checked.
+    """Run the quick checks on a user's mixer and return the claims of those that pass; built-in mixers are not checked.
 
-    If the mixer fails on short documents, for example because it takes only one length, a warning says so.
+    If the mixer raises an error on short documents, for example because it accepts only one length, a warning names the
+    checks that did not run.
 
     Raises:
-        UserError: a check fails, or the mixer cannot compute on `device`.
+        UserError: if a check fails, or the mixer cannot compute on `device`.
     """
     if type(mixer).__module__.split(".")[0] == "lra":
         return []
@@ -131,7 +139,7 @@ def check_before_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
 
 
 def _check_computes(mixer: Mixer, masked: bool, device: str) -> None:
-    """Raise UserError if a forward pass in training fails on documents of the model's own length."""
+    """Raise UserError if a forward pass in training mode fails on a document of the model's maximum length."""
     mixer = trained(copy.deepcopy(mixer).to(device), [0])
     x = values(1, mixer.config.max_positions, mixer.config.dim).float().to(device)
     mask = torch.ones(x.shape[:2], dtype=torch.bool, device=device) if masked and mixer.maskable else None
@@ -139,6 +147,6 @@ def _check_computes(mixer: Mixer, masked: bool, device: str) -> None:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             mixer(x, mask)
     except UserError:
-        return  # a check reports it
+        return  # the checks report UserErrors
     except Exception as error:
         raise UserError(f"{type(mixer).__name__} cannot compute: {_one_line(error)}; {FULL_ERROR}") from error

@@ -1,6 +1,6 @@
-"""What a check tests: new mixers, and documents of a few positions, the smallest first.
+"""Mixers and short documents on which checks are run, the shortest first.
 
-Legend: B documents, L positions, D width.
+Shapes: B documents, L positions, D width.
 """
 
 import traceback
@@ -18,12 +18,12 @@ from lra.core.errors import UserError
 from lra.mixers.base import Mixer, MixerConfig
 from lra.ops import dropout
 
-SEED, STEP = 1, 0
+SEED, STEP = 1, 0  # seed of weights, inputs and noise; step of the noise
 LRA = Path(__file__).parents[1]
 
 
 class CheckFailed(Exception):
-    """A check fails; the message is what was found, `hint` what to look for."""
+    """Raised by a check that fails. The message says what was found; `hint` names a likely cause or a remedy."""
 
     def __init__(self, difference: str, hint: str = "") -> None:
         super().__init__(difference)
@@ -36,14 +36,14 @@ class Subject:
 
     make: Callable[[MixerConfig], Mixer]
     config: MixerConfig
-    lengths: tuple[int, ...] = (1, 2, 3, 5, 8, 13)  # of inputs, ascending
+    lengths: tuple[int, ...] = (1, 2, 3, 5, 8, 13)  # lengths of the inputs in positions, ascending
     masked: bool = True
     tolerance: float = 1e-5  # relative to the largest output; a mixer may compute in float32
     case: str = ""  # description of the current inputs; empty until a check uses some
     note: str = ""  # advice on a mixer that passes
 
     def mixer(self, seed: int = SEED, **changes: Any) -> Mixer:
-        """Construct a mixer in float64, for evaluation; equal at every call with the same seed and settings."""
+        """Return a new float64 mixer in evaluation mode; the same seed and settings give the same weights."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             mixer = self.make(replace(self.config, **changes))
@@ -59,14 +59,14 @@ class Subject:
         return self.masked and self.kind.maskable
 
     def inputs(self, documents: int, min_length: int = 1) -> Iterator[Tensor]:
-        """Yield x [B, L, D] of each length from `min_length` on."""
+        """Yield an input x [B, L, D] for each length L >= `min_length`, and describe it in `case`; B is `documents`."""
         for length in self.lengths:
             if length >= min_length:
                 self.case = f"{plural(documents, 'document')} of {plural(length, 'position')}"
                 yield values(documents, length, self.config.dim)
 
     def difference(self, expected: Tensor, other: Tensor) -> float:
-        """Return the largest difference: 0 within the tolerance, infinite if a number is not finite."""
+        """Return the largest absolute difference: 0 if within the tolerance, infinity if a value is not finite."""
         if not expected.numel():
             return 0.0
         largest = (expected - other).abs().max().nan_to_num(nan=torch.inf, posinf=torch.inf).item()
@@ -74,7 +74,7 @@ class Subject:
 
 
 def config_of(model: Mapping[str, Any], max_positions: int) -> MixerConfig:
-    """Return the settings of the only mixer of a configured model. Raises UserError if a key is missing."""
+    """Return the mixer settings in the configuration of a model. Raises UserError if a key is missing."""
     keys = ("dim", "qkv_dim", "heads", "dropout", "dropout_over", "out_proj", "attention_bias")
     lacking = [key for key in keys if key not in model]
     if lacking:
@@ -85,7 +85,7 @@ def config_of(model: Mapping[str, Any], max_positions: int) -> MixerConfig:
 
 
 def cast(mixer: Mixer, dtype: torch.dtype) -> Mixer:
-    """Convert real weights to a real type and complex ones to the complex type of its precision, in place."""
+    """Convert real weights to the real type `dtype` and complex ones to its complex counterpart, in place."""
     for tensor in (*mixer.parameters(), *mixer.buffers()):
         if tensor.is_complex():
             tensor.data = tensor.data.to(dtype.to_complex())
@@ -95,18 +95,19 @@ def cast(mixer: Mixer, dtype: torch.dtype) -> Mixer:
 
 
 def trained(mixer: Mixer, documents: list[int]) -> Mixer:
-    """Return the mixer in training mode, with the noise of these documents of a batch."""
+    """Put a mixer in training mode with the noise of the documents at these indices of a batch, and return it."""
     mixer.train().redraw(SEED, STEP)
     dropout.set_keys(mixer, seed=SEED, step=STEP, rows=documents)
     return mixer
 
 
 def values(*shape: int, seed: int = SEED) -> Tensor:
+    """Return standard normal values in float64."""
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def where(error: Exception) -> str:
-    """The innermost line of the traceback that is neither ours nor an installed package's, in brackets."""
+    """Return file and line of the innermost traceback frame in the user's code, in brackets; empty without one."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     user = [(path, line) for path, line in frames if "site-packages" not in path.parts and not path.is_relative_to(LRA)]
     return f" ({user[-1][0].name}, line {user[-1][1]})" if user else ""

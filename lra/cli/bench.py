@@ -18,11 +18,11 @@ from lra.core.errors import UserError
 from lra.records import provenance
 
 CHOICES = ("task", "protocol", "attention", "variant")
-FOLDERS = ("out", "cache", "data_dir", "workers")  # without influence on numbers
+FOLDERS = ("out", "cache", "data_dir", "workers")  # keys that do not change measurements
 
 
 def job(cfg: DictConfig) -> None:
-    """Measure, then write bench.json and its page."""
+    """Run the measurements, then write bench.json and its page."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # PyTorch reads both when it is imported
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from lra.bench import compare
@@ -43,7 +43,7 @@ def job(cfg: DictConfig) -> None:
 
 
 def measure(settings: BenchSettings) -> dict[str, Any]:
-    """Measure all subjects, with PyTorch set up as in a training run."""
+    """Return the measurements of all subjects, with PyTorch set up as in a training run."""
     import torch
 
     from lra.bench import compare, subjects

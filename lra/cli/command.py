@@ -31,7 +31,7 @@ from lra.core.errors import CONFIG_ERROR, UserError
 from lra.core.paths import __version__, conf_dir
 from lra.core.signals import interruptible
 
-FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")  # of Hydra; ours is `out`
+FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")  # of Hydra; lra has `out`
 
 
 def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable[[], None]:
@@ -100,10 +100,13 @@ def check_words(config_name: str, words: list[str]) -> None:
 
 
 def show_rates(config_name: str, words: list[str]) -> list[str]:
-    """Return the overrides by which `--cfg` shows what `rates` sets; print a comment above the first run of a sweep."""
+    """Return overrides with the values that `rates` sets, so that `--cfg` shows them.
+
+    For a sweep, also print a comment on how to choose a run.
+    """
     try:
         config = compose(config_name, *(word for word in words if "=" in word and not word.startswith("-")))
-    except (UserError, HydraException, OmegaConfBaseException):  # Hydra will name it, or knows a --config-dir
+    except (UserError, HydraException, OmegaConfBaseException):  # Hydra reports it, or finds the option in --config-dir
         return []
     if missing := open_keys(config):
         print(f"# a sweep; choose one of its runs by {' '.join(f'{key}=...' for key in missing)}")
@@ -112,6 +115,6 @@ def show_rates(config_name: str, words: list[str]) -> list[str]:
 
 
 def flags_first(arguments: list[str]) -> list[str]:
-    """Move overrides behind the flags: argparse refuses two groups of them, as in `a=1 --multirun b=1,2`."""
+    """Move overrides behind the flags: argparse refuses overrides on both sides of a flag (`a=1 --multirun b=1,2`)."""
     overrides = [text for text in arguments if text.startswith("~") or ("=" in text and not text.startswith("-"))]
     return [*(text for text in arguments if text not in overrides), *overrides]

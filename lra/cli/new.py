@@ -67,7 +67,7 @@ def _check(kind: str, name: str) -> None:
     for group in (kind, *(("system", "system/other") if kind == "attention" else ())):
         if name in options(group):
             raise UserError(f"{name}: lra has {group}={name}; choose another name")
-    module = find_spec(name)  # a folder without code has no origin
+    module = find_spec(name)  # its origin is None for a folder without code
     taken = module is not None and module.origin is not None and not Path(f"{name}.py").exists()
     if name in sys.stdlib_module_names or taken:
         raise UserError(f"{name}: Python would import its own module of this name; choose another name")

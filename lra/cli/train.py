@@ -20,15 +20,15 @@ from lra.runs.run_folder import Status
 from lra.runs.settings import settings_of
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
-"""Keys that may accompany `rerun=...`: they decide no number."""
+"""Keys that may accompany `rerun=...`: they do not change results."""
 QUICK = "lra-train experiment=small_listops train.steps=800"
 
 
 def train(cfg: DictConfig) -> str | float:
-    """Hydra's task function: train one run, which may be one of a sweep.
+    """Train one run, which may be one of a sweep; this is Hydra's task function.
 
     Returns:
-        the outcome; a sweep returns what its sweeper reads.
+        The status of the run; in a sweep the result of `lra.sweep.job.train`.
     """
     if cfg.rerun is not None:
         return _rerun(cfg)
@@ -42,7 +42,7 @@ def train(cfg: DictConfig) -> str | float:
         raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
     if not hydra_cfg.overrides.task and hydra_cfg.job.config_name == "train":
         raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
-    loggers_of(settings)  # its mistakes come before the training
+    loggers_of(settings)  # raises UserError for their options before the training
     job = Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
     if settings.describe:
         from lra.runs.describe import print_summary

@@ -1,1 +1,1 @@
-"""From option files and a command line to checked settings."""
+"""Compose configurations from option files and a command line, and check them."""

@@ -1,4 +1,4 @@
-"""The table cell of a configuration, and its folder."""
+"""Determine the table cell to which a configuration belongs, and the cell's folder."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,17 +13,28 @@ from omegaconf import DictConfig, OmegaConf
 
 from lra.core.names import data_name, file_name, quoted
 
-SWEEPER = "lra"  # the option of hydra/sweeper whose sweeps are planned
-DECIDING = ("task", "attention", "protocol", "model", "train", "init", "pretrain", "precision")  # keys, and those below
-PLACED = ("task", "protocol", "attention", "variant", "seed")  # each a level of a run's path
-DATA = ("task.data", "task.name")  # in the level of the task
-ROUNDING = ("train.micro_batch", "train.eval_batch")  # change no more than the rounding
+SWEEPER = "lra"  # option of hydra/sweeper; its sweeps are planned in advance
+DECIDING = (
+    "task",
+    "attention",
+    "protocol",
+    "model",
+    "train",
+    "init",
+    "pretrain",
+    "precision",
+)  # keys and sections whose values can change results
+PLACED = ("task", "protocol", "attention", "variant", "seed")  # keys with a level of their own in a run's path
+DATA = ("task.data", "task.name")  # keys that change the level of the task in a run's path
+ROUNDING = ("train.micro_batch", "train.eval_batch")  # keys that change results by rounding only
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table; with a seed it is a run. `settings`: values of the other keys that the command line sets, or
-    that a sweep varies."""
+    """A table cell, which contains one run per seed.
+
+    `settings`: values of other keys that the command line sets or a sweep varies.
+    """
 
     task: str
     protocol: str
@@ -33,7 +44,7 @@ class Cell:
 
     @property
     def folder(self) -> Path:
-        """Relative to the results folder."""
+        """Path of the cell's folder relative to the results folder."""
         levels = [self.task, self.protocol, self.attention, self.variant]
         if self.settings:
             settings = (f"{key}={quoted(str(value), safe=' []')}" for key, value in self.settings.items())
@@ -46,32 +57,32 @@ class Cell:
 
 
 def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Cell:
-    """Return the cell of a composed configuration; `varied`: keys that are part of its name."""
+    """Return the cell of a composed configuration, with the values of the keys `varied` as its settings."""
     choices = hydra_cfg.runtime.choices
     settings = {"case": choices["case"]} if choices["case"] else {}
     task, protocol, attention, variant = (str(choices[group]) for group in PLACED[:4])
     for key in sorted(varied):
         settings[key] = choices[key] if key in choices else _named(OmegaConf.select(cfg, key))
     data = cfg.task.get("data")
-    if isinstance(data, str | DictConfig):  # a wrong type is refused when the task is built
+    if isinstance(data, str | DictConfig):  # building the task reports any other type
         task = file_name(f"{task}-{quoted(data_name(data, cfg.task.get('name')))}")
     return Cell(task, protocol, attention, variant, settings)
 
 
 def is_planned(hydra_cfg: DictConfig) -> bool:
-    """Return True for a job of `lra`'s own sweeper."""
+    """Return True for a job of a sweep by our own sweeper."""
     return hydra_cfg.mode == RunMode.MULTIRUN and hydra_cfg.runtime.choices.get("hydra/sweeper") == SWEEPER
 
 
 def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
-    """Return the keys that name a run's cell: those that `lra`'s sweeper varies, else overrides that decide numbers."""
+    """Return the keys in a cell's name: those that our sweeper varies, or overrides that affect results."""
     if is_planned(hydra_cfg):
         return list(cfg.sweep.varied)
     return [key for key in typed_keys(hydra_cfg.overrides.task) if names_a_cell(key)]
 
 
 def open_keys(config: DictConfig) -> list[str]:
-    """Return the keys that a preset sweeps and the command line does not set, except the seed; none for one run."""
+    """Return the keys, except the seed, that a preset sweeps and the command line does not set; none for one run."""
     named = typed_keys(config.hydra.overrides.task)
     swept = [key for key in config.hydra.sweeper.get("params") or {} if key not in (*named, "seed")]
     return [] if swept == ["system"] and "attention" in named else swept
@@ -84,13 +95,15 @@ def typed_keys(overrides: Iterable[str]) -> list[str]:
 
 
 def names_a_cell(key: str) -> bool:
-    """Return True for a key that decides numbers and has no level of its own in a run's path."""
+    """Return True for a key that can change results and has no level of its own in a run's path."""
     return key.partition(".")[0] in DECIDING and key not in (*PLACED, *ROUNDING)
 
 
 def keys_of(override: Override) -> list[str]:
-    """Return the keys that an override sets, except those in another level of a run's path: of model={depth:1},
-    model.depth."""
+    """Return the keys that an override sets: `model.depth` for model={depth:1}.
+
+    Keys in `DATA` are left out, because the level of the task in a run's path contains their values.
+    """
     key, value = override.key_or_group, None if override.is_sweep_override() else override.value()
     keys = _leaves(key, value) if isinstance(value, dict) and value else [key]
     return [key for key in keys if not key.startswith(DATA)]
@@ -103,7 +116,7 @@ def _leaves(key: str, value: Any) -> list[str]:
 
 
 def _named(value: Any) -> Any:
-    """Return a list or a dictionary as it is written on the command line, [a, b]."""
+    """Return a list or a dictionary as text in YAML flow style, such as `[a, b]`; other values unchanged."""
     if not OmegaConf.is_config(value):
         return value
     content = OmegaConf.to_container(value, resolve=True)

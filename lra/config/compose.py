@@ -1,7 +1,7 @@
-"""Composition of configurations with Hydra: the options in conf/, those of two tables, and a user's own.
+"""Compose configurations with Hydra from conf/, the rows of table1.yaml and systems.yaml, and the user's lra_options/.
 
-Recipes and other values that depend on several choices are files that the defaults lists name by interpolation. A few
-values that depend on one choice are OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
+Values that depend on several choices, such as recipes, are in files that defaults lists name by interpolation. Values
+that depend on one choice use OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
 """
 
 import os
@@ -29,8 +29,8 @@ from lra.core.files import read_yaml
 from lra.core.paths import USER_OPTIONS, conf_dir
 
 HYDRA_VERSION = "1.3"
-RECIPE = "recipe"  # the group of which a task chooses its recipes with `- /recipe: NAME`
-RELEASED = "_lra_released"  # `NAME_lra_released` takes the values of `NAME` where it has none of its own
+RECIPE = "recipe"  # config group; the defaults list of a task chooses from it with `- /recipe: NAME`
+RELEASED = "_lra_released"  # attention `NAME_lra_released` uses the values of `NAME` where it has none of its own
 # conf/hydra/launcher/*.yaml extend the plugins' configurations of the same names on purpose.
 warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
@@ -44,12 +44,15 @@ class UserOptions(SearchPathPlugin):
 
 
 def _choices(root: DictConfig) -> DictConfig:
-    """The chosen option of each group; the configuration of a running job has no node `hydra`."""
+    """Return the chosen option of each config group.
+
+    A running job's configuration has no node `hydra`, so its choices come from Hydra itself.
+    """
     return (root if "hydra" in root else HydraConfig.instance().cfg).hydra.runtime.choices
 
 
 def _by(group: str) -> Callable[..., Any]:
-    """Resolver `by_GROUP`: the value of a table for the chosen option, else the default."""
+    """Return the resolver `by_GROUP`, which looks up the chosen option in a table, else gives the default."""
 
     def value(table: dict[str, Any], *default: Any, _root_: DictConfig) -> Any:
         choices = _choices(_root_)
@@ -67,18 +70,18 @@ def _by(group: str) -> Callable[..., Any]:
 
 
 def _env(name: str, default: str | None = None) -> str | None:
-    """Resolver `env`: an environment variable; an empty one counts as unset."""
+    """Resolver `env`: return the value of an environment variable, or the default if it is unset or empty."""
     return os.environ.get(name) or default
 
 
 def _choice(group: str, *, _root_: DictConfig) -> str:
-    """Resolver `choice`: the chosen option of a group."""
+    """Resolver `choice`: return the chosen option of a config group."""
     return _choices(_root_)[group]
 
 
 def set_up() -> None:
-    """Register resolvers, the search path of `lra_options` and the options of tables with Hydra."""
-    Plugins.instance().register(UserOptions)  # launchers may make Hydra forget it
+    """Register our resolvers, the search path `lra_options` and the options from tables with Hydra."""
+    Plugins.instance().register(UserOptions)  # again at each call: launchers may reset Hydra's plugins
     _register()  # after Hydra has imported the plugins: our `hydra/sweeper=optuna` replaces the plugin's
 
 
@@ -96,7 +99,7 @@ def _register() -> None:
 
 @cache
 def tables() -> dict[str, dict[str, Any]]:
-    """Options that are rows of a table instead of files, by group and name."""
+    """Return the options that are table rows instead of files, by config group and name."""
     groups = read_yaml(conf_dir() / "options.yaml")
     for group, file in (("system", conf_dir() / "table1.yaml"), ("system/other", conf_dir() / "systems.yaml")):
         rows = [row for row in read_yaml(file)["systems"] if "option" in row]
@@ -108,7 +111,7 @@ def tables() -> dict[str, dict[str, Any]]:
 
 
 def compose(config_name: str, *overrides: str) -> DictConfig:
-    """Return the configuration of a command line, Hydra's node included."""
+    """Return the composed configuration of a command line, including the node `hydra`."""
     set_up()
     refuse_our_names()
     with _apart(), hydra.initialize_config_dir(version_base=HYDRA_VERSION, config_dir=str(conf_dir())):
@@ -117,7 +120,7 @@ def compose(config_name: str, *overrides: str) -> DictConfig:
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """Set aside the Hydra application that is running, if there is one."""
+    """Context manager that removes the running Hydra application, if any, and restores it at the end."""
     application = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -127,20 +130,20 @@ def _apart() -> Iterator[None]:
 
 
 def refuse_our_names() -> None:
-    """Raise UserError for an option in `lra_options` that would hide one of ours."""
+    """Raise UserError if an option in `lra_options` has the name of one in conf/, which it would hide."""
     for path in sorted(USER_OPTIONS.rglob("*.yaml")):
         if path.stem in options(path.parent.relative_to(USER_OPTIONS).as_posix()):
             raise UserError(f"{path}: lra has an option of this name; give it another one")
 
 
 def options(group: str, folder: Path | None = None) -> list[str]:
-    """Return the options of a config group in alphabetical order: ours, or those of a folder."""
+    """Return the sorted names of the options of a config group: ours, or those in `folder` if it is given."""
     rows = tables().get(group, {}) if folder is None else {}
     return sorted([*rows, *(path.stem for path in ((folder or conf_dir()) / group).glob("*.yaml"))])
 
 
 def hydra_options(group: str) -> list[str]:
-    """Return the options of Hydra's group `hydra/sweeper` or `hydra/launcher`, of all plugins; none of other groups."""
+    """Return the options of `hydra/sweeper` or `hydra/launcher`, including those of plugins; none for other groups."""
     if group not in ("hydra/sweeper", "hydra/launcher"):
         return []
     set_up()
@@ -149,7 +152,7 @@ def hydra_options(group: str) -> list[str]:
 
 
 def groups(config_name: str) -> list[str]:
-    """Return the config groups of a command; none if its file is not one of ours."""
+    """Return the config groups of a command; none if its configuration file is not in conf/."""
     path = conf_dir() / f"{config_name}.yaml"
     defaults = read_yaml(path)["defaults"] if path.exists() else []
     keys = [key for default in defaults if isinstance(default, dict) for key in default]
@@ -157,13 +160,16 @@ def groups(config_name: str) -> list[str]:
 
 
 def top_keys(config_name: str) -> set[str]:
-    """Return the config groups of a command and the keys at the top of its configuration."""
+    """Return the config groups and the top-level keys of a command's configuration."""
     path = conf_dir() / f"{config_name}.yaml"
     return {*groups(config_name), *(read_yaml(path) if path.exists() else {})} - {"defaults", "hydra"}
 
 
 def help_page(config_name: str) -> str:
-    """Return the `--help` of a command. Hydra's would compose a configuration and list the groups of all commands."""
+    """Return the text of a command's `--help`.
+
+    Hydra's own would have to compose a configuration, and would list the config groups of all commands.
+    """
     content = read_yaml(conf_dir() / f"{config_name}.yaml")["hydra"]["help"]
     lines = []
     for group in groups(config_name):
@@ -174,12 +180,12 @@ def help_page(config_name: str) -> str:
 
 
 def as_value(text: str) -> str:
-    """Return a text as a value of Hydra's command line."""
+    """Return a text quoted as a value for Hydra's command line."""
     return "'" + re.sub(r"(\\*)'", r"\1\1\'", text) + "'"
 
 
 def parseable(words: list[str]) -> list[str]:
-    """Quote the values that Hydra's grammar cannot read, such as paths with an equal sign."""
+    """Return command-line words with those values quoted that Hydra cannot parse, such as paths with an equal sign."""
     return [_parseable(word) if "=" in word and not word.startswith("-") else word for word in words]
 
 

@@ -1,7 +1,7 @@
-"""Checked Python values from a composed configuration; the only place where `_target_` is resolved.
+"""Convert a composed configuration to checked Python values. No other module resolves `_target_`.
 
-The signature is the schema: YAML owns the values, Python owns the names and the types. An unknown key, a missing one
-and a value of the wrong type are errors that name the key.
+The signature is the schema: YAML has the values, Python has the names and the types. An unknown key, a missing key and
+a value of the wrong type are errors that name the key.
 """
 
 import os
@@ -29,21 +29,25 @@ from lra.core.errors import UserError, did_you_mean
 from lra.core.paths import USER_OPTIONS
 
 Part = TypeVar("Part")
-NO_OPTION = "Config group override must be a string"  # Hydra's ValueError for task=null
-OWN_GROUPS = ("attention", "task", "experiment")  # of which lra_options may have options
-NO_LIST = "Invalid defaults list in"  # the start of another message of Hydra
+NO_OPTION = "Config group override must be a string"  # message of Hydra's ValueError for task=null
+OWN_GROUPS = ("attention", "task", "experiment")  # config groups to which lra_options may add options
+NO_LIST = "Invalid defaults list in"  # start of Hydra's message for an invalid defaults list
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
-    """Return plain values without Hydra's node, interpolations resolved. Raises UserError with the key."""
+    """Return a configuration without the node `hydra` as plain values, with interpolations resolved.
+
+    Raises:
+        UserError: if a value is missing or cannot be resolved; the message names its key.
+    """
     try:
         return {str(key): _resolved(cfg[key]) for key in cfg if key != "hydra"}
     except MissingMandatoryValue as error:
         raise UserError(f"{error.full_key}: no value; set {error.full_key}=...") from None
     except OmegaConfBaseException as error:
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, UserError):  # of a resolver
+        while cause is not None and not isinstance(cause, UserError):  # a resolver may have raised one
             cause = cause.__cause__ or cause.__context__
         raise UserError(f"{error.full_key}: {cause or first_line(error)}") from None
 
@@ -53,18 +57,18 @@ def _resolved(value: Any) -> Any:
 
 
 def is_mistake(error: BaseException) -> bool:
-    """True for errors in the command line or in option files, as Hydra, OmegaConf and lra raise them."""
+    """Return True if an error of Hydra, OmegaConf or lra is a mistake in the command line or in an option file."""
     known = (UserError, HydraException, OmegaConfBaseException, yaml.YAMLError)
     return isinstance(error, known) or str(error).startswith((NO_OPTION, NO_LIST))
 
 
 def part(kind: type[Part], cfg: DictConfig) -> Part:
-    """Return the fields of a dataclass from a composed configuration, checked."""
+    """Return a dataclass `kind` with its fields checked and taken from the keys of a composed configuration."""
     return parsed(kind, {key: value for key, value in plain(cfg).items() if key in signature(kind).parameters})
 
 
 def refuse_untrusted(config: dict[str, Any], packages: Iterable[str]) -> None:
-    """Raise UserError if the configuration of someone else's run names code that is not of lra or of `packages`."""
+    """Raise UserError if the configuration of another user's run names code outside lra and the trusted `packages`."""
     for target in code.targets(config):
         if target.split(".")[0] not in ("lra", *packages):
             raise UserError(
@@ -74,16 +78,16 @@ def refuse_untrusted(config: dict[str, Any], packages: Iterable[str]) -> None:
 
 
 def build(node: dict[str, Any], where: str, supplied: int = 0, kind: type | None = None) -> Callable:
-    """Return the `functools.partial` of a node with `_target_`: the target with the node's options filled in.
+    """Return a `functools.partial` of the class that a node names in `_target_`, with the node's options as keywords.
 
     Args:
-        node: options and `_target_`, a dotted name.
-        where: the key of the node, for messages.
-        supplied: number of leading arguments that the caller will give.
-        kind: class that the target must derive from.
+        node: options by name, and `_target_`, the dotted name of a class.
+        where: key of the node, for messages.
+        supplied: number of leading constructor arguments that the caller will pass.
+        kind: class from which the target must derive.
 
     Raises:
-        UserError: the target cannot be found, or an option is not one of its parameters.
+        UserError: if the class cannot be found, or the options do not match its constructor.
     """
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
         raise UserError(f"{where}: expected options with a _target_, got {node!r}")
@@ -107,7 +111,7 @@ def _located(dotted_name: str, where: str) -> Any:
         module = import_module(module_name or name)
     except ModuleNotFoundError as error:
         if not f"{dotted_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, but not what it imports
+            raise  # the module exists, but a module that it imports does not
         raise UserError(
             f"{where}: there is no module {error.name!r}; is it in this folder, or in PYTHONPATH?"
         ) from None
@@ -117,14 +121,14 @@ def _located(dotted_name: str, where: str) -> Any:
 
 
 def look_here_too() -> None:
-    """Let modules be found in the working directory: last, so that it hides no other module."""
+    """Append the working directory to `sys.path`; as the last entry it hides no other module."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
 
 @contextmanager
 def blamed(where: str, node: dict[str, Any]) -> Iterator[None]:
-    """Raise UserError, with key `where` and file, for an error in code of the user's that `node` names."""
+    """Context manager that turns an error in the code that `node` names into a UserError with key, file and line."""
     try:
         yield
     except UserError:
@@ -147,7 +151,7 @@ def blamed(where: str, node: dict[str, Any]) -> Iterator[None]:
 
 
 def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str:
-    """Return one line for a mistake (`is_mistake`) in a configuration with these overrides."""
+    """Return a one-line message for an error that `is_mistake`, raised for a configuration with these overrides."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, yaml.MarkedYAMLError):
@@ -188,7 +192,7 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
 
 
 def _unknown_of_hydra(key: str, config_name: str, overrides: Iterable[str]) -> str:
-    """Return the message for an unknown key of Hydra's node, with the keys beside it in the chosen launcher, say."""
+    """Return the message for an unknown key below `hydra`, with the known keys of its section, such as the launcher."""
     cfg = compose(config_name, *(override for override in overrides if override.startswith("hydra/")))
     parent, _, name = key.rpartition(".")
     choice = parent.replace(".", "/")
@@ -201,7 +205,7 @@ def _unknown_of_hydra(key: str, config_name: str, overrides: Iterable[str]) -> s
 
 
 def _has(config_name: str, choice: str, key: str) -> bool:
-    """True if a configuration with this choice has a key."""
+    """Return True if a configuration composed with the override `choice` has a key."""
     try:
         cfg = compose(config_name, choice)
     except (HydraException, OmegaConfBaseException):  # a plugin that is not installed
@@ -210,7 +214,7 @@ def _has(config_name: str, choice: str, key: str) -> bool:
 
 
 def _known_keys(config_name: str, overrides: Iterable[str]) -> list[str]:
-    """Groups and dotted keys of a configuration, or of the default one if its choices cannot be composed."""
+    """Return config groups and dotted keys of a configuration; of the default one if `overrides` cannot be composed."""
     chosen = groups(config_name)
     try:
         cfg = compose(config_name, *(override for override in overrides if override.partition("=")[0] in chosen))
@@ -229,7 +233,10 @@ def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a message, with the next if it ends at a colon; of the cause if there is none."""
+    """Return the first line of an error's message, or of its cause's if it is empty.
+
+    If the line ends with a colon, the next line is appended.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return first_line(error.__cause__) if error.__cause__ is not None else type(error).__name__
@@ -237,5 +244,5 @@ def first_line(error: BaseException) -> str:
 
 
 def shown(path: str | Path) -> Path:
-    """Return a path relative to the working directory if it is inside it."""
+    """Return a path relative to the working directory if it is inside that directory, else unchanged."""
     return Path(os.path.relpath(path)) if Path(path).is_relative_to(Path.cwd()) else Path(path)

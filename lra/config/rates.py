@@ -1,7 +1,7 @@
-"""Settings of each system from a file that a search wrote: `rates=FILE`.
+"""Apply the best settings that a search found for each system: `rates=FILE`.
 
-The file is a list of `{task: , protocol: , attention: , variant: , settings: {KEY: value}}`; `task` is the first level
-of a run's path. Keys that the command line sets stay.
+The file is a list of `{task: , protocol: , attention: , variant: , settings: {KEY: value}}`, where `task` is the first
+level of a run's path. Keys set on the command line take precedence.
 """
 
 from functools import cache
@@ -20,13 +20,14 @@ System = tuple[str, ...]
 
 
 def apply(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
-    """Set in a composed configuration what `rates` has for its system.
+    """Set the values of `rates` for the system of a composed configuration, in place.
 
     Returns:
-        The keys that it set, unless a planned sweep does so for all of its cells: they are part of the run's name.
+        The keys that were set, which become part of the run's name; none in a planned sweep, where all cells use
+        `rates`.
 
     Raises:
-        UserError: as `overrides`.
+        UserError: see `overrides`.
     """
     values = {} if cfg.rates is None else overrides(cfg, hydra_cfg)
     for key, value in values.items():
@@ -35,10 +36,10 @@ def apply(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
 
 
 def overrides(cfg: DictConfig, hydra_cfg: DictConfig) -> dict[str, Any]:
-    """Return the values that `rates` has for the system of a configuration, except those of its command line.
+    """Return the values of `rates` for the system of a configuration, except keys set on the command line.
 
     Raises:
-        UserError: the file cannot be read, has an unknown key, or no row for the system of a single run.
+        UserError: if the file cannot be read, has an unknown key, or has no row for the system of a single run.
     """
     cell = cell_of(cfg, hydra_cfg, [])
     settings = found(cfg.rates, cell)
@@ -57,25 +58,25 @@ def overrides(cfg: DictConfig, hydra_cfg: DictConfig) -> dict[str, Any]:
 
 
 def applied(cfg: DictConfig, hydra_cfg: DictConfig) -> Cell:
-    """Apply `rates` to a composed configuration, and return its cell."""
+    """Apply `rates` to a composed configuration in place, and return the cell of the result."""
     keys = apply(cfg, hydra_cfg)
     return cell_of(cfg, hydra_cfg, [*varied_keys(cfg, hydra_cfg), *keys])
 
 
 def found(path: str, cell: Cell) -> dict[str, Any] | None:
-    """Return the settings of a file for the system of a cell; None without a row. Raises UserError."""
+    """Return the settings in file `path` for the system of a cell; None if it has no row. Raises UserError."""
     return _rows(str(path)).get(tuple(getattr(cell, name) for name in SYSTEM))
 
 
 def no_row(path: str, cells: list[Cell]) -> str:
-    """Return the message for cells whose system has no row."""
+    """Return the error message for cells whose systems have no row in file `path`."""
     known = ", ".join("/".join(system) for system in _rows(str(path)))
     return f"rates={path}: no settings for {', '.join(map(str, cells))}; it has {known}"
 
 
 @cache
 def _rows(path: str) -> dict[System, dict[str, Any]]:
-    """Return the settings of each system in a file. Raises UserError."""
+    """Return the settings in file `path` by system. Raises UserError."""
     try:
         return {tuple(row[name] for name in SYSTEM): dict(row["settings"]) for row in read_yaml(Path(path))}
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Types and sections of configurations that several packages share."""
+"""Types and sections of the configuration that several packages use."""
 
 from typing import Annotated, Literal
 
@@ -15,20 +15,20 @@ Cores = Annotated[int, Field(gt=0, le=1024)]
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Checkpoints:
-    """When a run saves its state, and whether it keeps its weights; the keys of `checkpoint`."""
+    """Section `checkpoint`: when a run saves its state, and if it keeps its weights at the end."""
 
     minutes: PositiveFloat
     steps: PositiveInt | None
     keep: bool
 
     def due(self, step: int, seconds: float) -> bool:
-        """True if a checkpoint is due after `step`, `seconds` after the previous one."""
+        """Return True if a checkpoint is due after `step`, when the previous one is `seconds` old."""
         return seconds >= 60 * self.minutes or (self.steps is not None and step % self.steps == 0)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Generate:
-    """Text generation by a language model after training; the keys of `generate`."""
+    """Section `generate`: text generation by a language model after training."""
 
     prompt: Annotated[str, Field(min_length=1)]
     tokens: PositiveInt

@@ -1,6 +1,6 @@
-"""Check values: pydantic compares them with the fields of a dataclass or the parameters of a constructor.
+"""Check values with pydantic against the fields of a dataclass or the parameters of a constructor.
 
-A mistake is one line: key, what was expected, what was found, and the name that was perhaps meant.
+An error message is one line: key, value found, what was expected, and the most similar name for an unknown key.
 """
 
 import json
@@ -22,14 +22,18 @@ Path = tuple[str, ...]
 
 
 def parsed(kind: type[Kind], values: Mapping[str, Any], where: str = "") -> Kind:
-    """Return a pydantic dataclass, with those inside it, from plain values. Raises UserError; `where` prefixes keys."""
+    """Return a pydantic dataclass, nested ones included, from plain values.
+
+    Raises:
+        UserError: if a value is invalid; the message names its key, prefixed by `where`.
+    """
     adapter = TypeAdapter(kind)
-    # From Python objects, strict pydantic makes no dataclass of a dictionary; from JSON it does.
+    # Strict pydantic converts a dictionary to a nested dataclass only when it validates JSON.
     return _validated(lambda given: adapter.validate_json(json.dumps(given)), values, where)
 
 
 def check(target: Callable, values: Mapping[str, Any], where: str, supplied: int = 0) -> None:
-    """Compare `values` with the parameters of `target` after the first `supplied`. Raises UserError, as `parsed`."""
+    """Check `values` against the parameters of `target` after the first `supplied`. Raises UserError, as `parsed`."""
     parameters = dict(list(signature(target).parameters.items())[supplied:])
     hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
     fields = {
@@ -40,7 +44,7 @@ def check(target: Callable, values: Mapping[str, Any], where: str, supplied: int
 
 
 def check_value(hint: Any, value: Any, key: str) -> None:
-    """Raise UserError, with the key, if a value is not of the type `hint`."""
+    """Raise UserError with `key` if `value` is not of the type `hint`."""
     parent, dot, name = key.rpartition(".")
     _check({name: hint}, {name: value}, parent + dot)
 
@@ -62,7 +66,7 @@ def _validated(
 def _mistake(
     error: ValidationError, validate: Callable, values: Mapping[str, Any], where: str, names: Iterable[str]
 ) -> str:
-    """Return the line about the first unknown key, or else the first missing one, or else the first wrong value."""
+    """Return the message for the first unknown key, else the first missing key, else the first wrong value."""
     found: dict[Path, list[Any]] = defaultdict(list)
     for each in error.errors(include_url=False):
         found[_path(each, values)].append(each)
@@ -70,14 +74,16 @@ def _mistake(
     missing = {path for path, (first, *_) in found.items() if first["type"].startswith("missing")}
     path = min(found, key=lambda path: 0 if path in unknown else 1 if path in missing else 2)
     key = where + ".".join(path)
-    if path in unknown:  # no field has a default, so that the other keys and the missing ones are all fields
+    if path in unknown:  # no field has a default, so every field is either among the given keys or missing
         beside = {(*path[:-1], str(name)) for name in _at(values, path[:-1])} | missing
         siblings = [other[-1] for other in beside - unknown if other[:-1] == path[:-1]]
         return f"{key}: unknown key; {did_you_mean(path[-1], [*siblings, *(() if path[:-1] else names)])}"
     if path in missing:
         return f"{key}: missing; set {key}=..."
     value, errors = _at(values, path), found[path]
-    if isinstance(value, Mapping) and errors[0]["type"] == "value_error":  # of a section: it begins with the key
+    if (
+        isinstance(value, Mapping) and errors[0]["type"] == "value_error"
+    ):  # the message of a validator begins with the key inside the section
         return f"{key}{'.' if path else ''}{_expected(errors[0])}"
     expected = " or ".join(dict.fromkeys(map(_expected, errors)))
     if _takes_null(validate, values, path):
@@ -90,7 +96,7 @@ def _mistake(
 
 
 def _path(error: Any, values: Any) -> Path:
-    """Return the keys of an error's location, without positions in lists and members of unions."""
+    """Return the keys that lead to an error, without list indices and union members."""
     path: Path = ()
     for name in error["loc"]:
         if not isinstance(values, Mapping) or (name not in values and not error["type"].startswith("missing")):
@@ -106,6 +112,8 @@ def _at(values: Any, path: Path) -> Any:
 
 
 def _takes_null(validate: Callable, values: Mapping[str, Any], path: Path) -> bool:
+    """Return True if None is a valid value at `path`."""
+
     def replaced(part: Any, path: Path) -> Any:
         return {**part, path[0]: replaced(part[path[0]], path[1:])} if path else None
 
@@ -117,7 +125,7 @@ def _takes_null(validate: Callable, values: Mapping[str, Any], path: Path) -> bo
 
 
 def _expected(error: Any) -> str:
-    """Return the message of one of pydantic's errors, with a suggestion for a misspelt value."""
+    """Return the message of a pydantic error in simpler words, with a suggestion where the value is nearly right."""
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input ").replace("valid array", "valid list")
     kind, value = error["type"], error["input"]
     if kind == "greater_than" and isinstance(error["ctx"]["gt"], int):

@@ -1,1 +1,1 @@
-"""Shared by all packages: files and locks, errors, streams of random numbers, the terminal, signals."""
+"""Utilities for all packages: files and locks, errors, streams of random numbers, the terminal, signals."""

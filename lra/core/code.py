@@ -1,4 +1,4 @@
-"""SHA-256 of a user's code (attention, task or initial weights); a run's configuration includes the hash."""
+"""Compute the SHA-256 of a user's code (attention, task or initial weights), which a run's configuration includes."""
 
 import ast
 import hashlib
@@ -10,13 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
+INSTALLED = ("site-packages", "dist-packages")  # names of folders with installed packages
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _loaded: dict[Path, tuple[ModuleSpec | None, str, list[str]]] = {}
 
 
 def targets(node: Any) -> Iterator[str]:
-    """Yield every `_target_` in nested options."""
+    """Yield the value of every `_target_` in nested options."""
     for key, value in node.items() if isinstance(node, dict) else ():
         if key == "_target_":
             yield value
@@ -24,15 +24,15 @@ def targets(node: Any) -> Iterator[str]:
 
 
 def fingerprints(*names: str) -> dict[str, str]:
-    """Return the SHA-256 of the code of dotted names and of all modules that they import.
+    """Return the SHA-256 of each module that defines one of the dotted `names`, and of all modules that these import.
 
-    Comments, blank lines and docstrings are not part of it. Python, installed packages and lra itself are left out: a
-    record has their versions. Imports are read from the source, so the result does not depend on what else the process
-    has imported. A module that is loaded keeps the SHA-256 of its first call: the file may be edited while the process
-    runs the old code.
+    Comments, blank lines and docstrings do not change it. Python, installed packages and lra itself are left out, since
+    a record has their versions. Imports are read from the source, so the result does not depend on what else the
+    process has imported. The SHA-256 of a loaded module is computed once, because the file may be edited while the
+    process runs the old code.
 
     Returns:
-        SHA-256 by path below the folder that Python imports from, as `mine.py` or `package/module.py`.
+        SHA-256 by path relative to the folder on Python's path, such as `mine.py` or `package/module.py`.
     """
     waiting, seen, found = [*names], set[str](), {}
     while waiting:
@@ -51,7 +51,7 @@ def fingerprints(*names: str) -> dict[str, str]:
 
 
 def _source(name: str) -> Path | None:
-    """Return the file of a module that is not installed; None if there is none."""
+    """Return the file of a module; None if there is no such file, or it belongs to an installed package."""
     top, *rest = name.split(".")
     try:
         spec = find_spec(top)
@@ -61,7 +61,7 @@ def _source(name: str) -> Path | None:
         return None
     root = Path(spec.origin or next(iter(spec.submodule_search_locations or ["."]))).parent
     root = root.parent if spec.origin and spec.submodule_search_locations is not None else root
-    if {*root.parts} & {*INSTALLED} or any(root.glob("*.dist-info")):  # the latter: of pip install --target
+    if {*root.parts} & {*INSTALLED} or any(root.glob("*.dist-info")):  # pip install --target writes *.dist-info
         return None
     folders = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
     paths = [path for folder in folders for path in (folder / "__init__.py", folder.with_name(f"{folder.name}.py"))]
@@ -71,11 +71,11 @@ def _source(name: str) -> Path | None:
 
 
 def _read(name: str, path: Path) -> tuple[str, list[str]]:
-    """Return the SHA-256 of a module's code, and the dotted names that it imports, whether they are modules or not."""
+    """Return the SHA-256 of a module's code and the dotted names of all modules and attributes that it imports."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     if path not in _loaded or _loaded[path][0] is not spec:  # reloading a module gives it a new spec
         code, imports = path.read_bytes(), []
-        with suppress(SyntaxError, ValueError):  # importing it reports the error; a compiled module has no source
+        with suppress(SyntaxError, ValueError):  # the import reports a syntax error; a compiled module has no source
             tree = ast.parse(code)
             imports = [*_imports(tree, name.split(".") if path.stem == "__init__" else name.split(".")[:-1])]
             for node in ast.walk(tree):
@@ -87,6 +87,7 @@ def _read(name: str, path: Path) -> tuple[str, list[str]]:
 
 
 def _imports(tree: ast.Module, package: list[str]) -> Iterator[str]:
+    """Yield the dotted names that a module imports; `package`: parts of its package's name, for relative imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""Messages and progress on standard error: bars in a terminal, plain lines elsewhere."""
+"""Print messages and progress on standard error: bars in a terminal, plain lines elsewhere."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ _bars = True
 
 
 def without_bars() -> None:
-    """Print plain lines from now on: bars of several processes in one terminal would overwrite each other."""
+    """Turn off progress bars in this process: bars of several processes in one terminal would overwrite each other."""
     global _bars
     _bars = False
 
@@ -26,11 +26,11 @@ def say(message: str, to_stdout: bool = False) -> None:
     with suppress(OSError):
         file = sys.stdout if to_stdout else sys.stderr
         lines = "\n".join(map(printable, message.split("\n")))
-        print(f"{lines}\n", end="", file=file, flush=True)  # in one piece, also from a thread
+        print(f"{lines}\n", end="", file=file, flush=True)  # one write, so that lines of several threads do not mix
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 run, 2 runs."""
+    """Return a number and a noun in singular or plural: 1 run, 2 runs."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
@@ -45,20 +45,20 @@ class Bar:
     """Context manager that shows progress: a bar in a terminal, elsewhere a line every 10 seconds.
 
     Args:
-        title: shown before the bar, cut if it is too long.
-        total: number of units.
-        done: units that an earlier process did.
+        title: text before the bar, cut if it is too long.
+        total: number of units of work.
+        done: number of units that an earlier process finished.
     """
 
     def __init__(self, title: str, total: int, done: int = 0) -> None:
         self.title, self.total, self._before = title, total, done
         self._started = self._last_line = time.monotonic()
-        self._bar: Any = None  # of rich
+        self._bar: Any = None  # a rich.progress.Progress in a terminal
         if _bars and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             self._draw(printable(title), done)
 
     def _draw(self, title: str, done: float) -> None:
-        """Prepare the bar; rich takes a tenth of a second to import."""
+        """Create the bar. Imports rich only here, since that takes a tenth of a second."""
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.table import Column
@@ -88,7 +88,7 @@ class Bar:
                 self._bar.stop()
 
     def update(self, done: float, note: str = "") -> None:
-        """Show `done` units and a note."""
+        """Show that `done` units are finished, and a note."""
         now = time.monotonic()
         if self._bar:
             self._bar.update(self._task, completed=done, total=self.total, note=printable(note))
@@ -99,9 +99,11 @@ class Bar:
 
 
 class ProgressBar(ExitStack):
-    """Progress bar of work that reports its total with every call: call it with (done, total).
+    """Callable progress bar: each call passes (done, total), so the total need not be known in advance.
 
-    `announced`: printed at the first call.
+    Args:
+        title: text before the bar.
+        announced: message to print at the first call.
     """
 
     def __init__(self, title: str, announced: str = "") -> None:

@@ -1,9 +1,9 @@
-"""Errors for people: one line that says what was expected, what was found, where, and what to do."""
+"""User errors: one-line messages that name the key or file, what was expected, what was found, and the remedy."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-FAILED, CONFIG_ERROR = 1, 2  # exit codes of a failure and of a mistake
+FAILED, CONFIG_ERROR = 1, 2  # exit codes of a failed run and of a user's mistake
 
 
 class UserError(Exception):
@@ -21,12 +21,12 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a clause that names the nearest known name, or lists the known names when none is near."""
+    """Return a clause that suggests the known name most similar to `name`, or lists the known ones if none is."""
     known = sorted(set(known))
     parent, _, last = name.rpartition(".")
     siblings = [key for key in known if key.rpartition(".")[0] == parent]
     near = [key for key in known if key.endswith(f".{name}")]
-    if not near and parent and siblings:  # a common beginning makes no two keys alike
+    if not near and parent and siblings:  # compare only the last parts: keys of one section all begin alike
         names = [key.rpartition(".")[2] for key in siblings]
         near = [f"{parent}.{match}" for match in get_close_matches(last, names, n=1)]
     elif not near:

@@ -1,4 +1,4 @@
-"""Atomic writes, JSON, YAML, and locks between processes on a shared folder."""
+"""Atomic writes, JSON and YAML files, and locks between processes that share a folder."""
 
 import errno
 import hashlib
@@ -14,22 +14,25 @@ import yaml
 
 from lra.core.errors import UserError
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-PARTIALS = ".*.tmp"  # the pattern of the temporary names
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # errors of writing: disk full, quota or file size exceeded
+PARTIALS = ".*.tmp"  # glob pattern of the temporary files of `write_atomic`
 
 
 class Locked(UserError):
-    """Another process holds the lock; the message names the folder."""
+    """Raised if another process holds a lock; the message names the folder."""
 
 
 @contextmanager
 def hold(path: Path, patience: float) -> Iterator[None]:
-    """Hold the lock file `path`; the system releases it when the process ends.
+    """Context manager that holds the lock file `path`; the system releases it if the process dies.
 
     Raises:
-        Locked: another process still holds it after `patience` seconds.
+        Locked: if another process still holds the lock after `patience` seconds.
     """
-    from filelock import FileLock, Timeout  # takes a tenth of a second to import; --help shall not wait for it
+    from filelock import (
+        FileLock,
+        Timeout,
+    )  # imported here because it takes a tenth of a second, which --help would wait for
 
     lock = FileLock(path)
     try:
@@ -43,7 +46,7 @@ def hold(path: Path, patience: float) -> Iterator[None]:
 
 
 def holder(path: Path) -> str | None:
-    """Return a phrase for messages if a process holds the lock file `path`, None if it is free."""
+    """Return a message if another process holds the lock file `path`; None if the lock is free."""
     if not path.exists():
         return None
     try:
@@ -56,7 +59,10 @@ def holder(path: Path) -> str | None:
 
 
 def check_access(folder: Path, remedy: str) -> None:
-    """Raise UserError if there are a folder and files that this user may not read, as in a cache of a colleague."""
+    """Raise UserError if this user may not read a folder or its files, such as a colleague's cache.
+
+    A folder that does not exist is no error.
+    """
     for path in (*reversed(folder.parents), folder):
         if not os.path.lexists(path):
             return
@@ -68,11 +74,11 @@ def check_access(folder: Path, remedy: str) -> None:
 
 
 def denied(path: Path, remedy: str) -> UserError:
-    """Return a message for a lack of permission, with the owner of the file or of the folder where it would be."""
+    """Return the error for a missing permission; it names the owner of `path`, or of its nearest existing parent."""
     there = next(each for each in (path, *path.parents) if os.path.lexists(each))
     try:
         owner = there.owner()
-    except KeyError:  # of another machine
+    except KeyError:  # a user of another machine
         owner = f"user {there.stat().st_uid}"
     return UserError(f"{path}: permission denied; {there} belongs to {owner}; {remedy}")
 
@@ -87,17 +93,17 @@ def sha256(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Read the value of a JSON file. Raises OSError, and ValueError without the path."""
+    """Return the value of a JSON file. Raises OSError, and ValueError, whose message lacks the path."""
     return parse_json(path.read_bytes())
 
 
 def read_yaml(path: Path) -> Any:
-    """Read the value of a YAML file, by libyaml where it is. Raises OSError and yaml.YAMLError."""
+    """Return the value of a YAML file, read by libyaml if it is installed. Raises OSError and yaml.YAMLError."""
     return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON without NaN, infinities and repeated names in an object. Raises ValueError."""
+    """Parse JSON strictly. Raises ValueError for NaN, infinities and a name that is repeated in an object."""
     return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
 
 
@@ -113,8 +119,10 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`; readers see the old bytes or the new ones, never a part. Raises UserError."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # unique on every machine
+    """Write `data` to `path` atomically: readers see the old file or the new one, never a part. Raises UserError."""
+    partial = path.with_name(
+        f".{path.name}.{secrets.token_hex(8)}.tmp"
+    )  # unique among all machines that share the folder
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "xb") as file:
@@ -135,20 +143,20 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a JSON value in canonical form."""
+    """Return the SHA-256 of the canonical JSON text of a value."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sweep_partials(folder: Path) -> None:
-    """Remove temporary files of killed processes from a folder whose lock the caller holds."""
+    """Remove temporary files that killed processes left in a folder; the caller must hold its lock."""
     for path in folder.glob(PARTIALS):
         if not path.is_dir():
             path.unlink(missing_ok=True)
 
 
 def explained(error: OSError, path: Path, written: bool) -> UserError:
-    """Return a failed read or write as a one-line message."""
+    """Return a UserError with a one-line message for a failed read, or write if `written`, of `path`."""
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
     if written or error.errno in FULL:
         return UserError(f"{path} cannot be written: {reason}; the previous file is intact")

@@ -1,4 +1,4 @@
-"""The installed version, and locations of the configuration: inside a wheel, or at the top of a checkout."""
+"""The installed version, and the folder of the configuration: inside the package, or at the top of a checkout."""
 
 from importlib import metadata
 from pathlib import Path
@@ -12,17 +12,21 @@ except metadata.PackageNotFoundError:  # code that was never installed, on PYTHO
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parent
-USER_OPTIONS = Path("lra_options")  # a folder of options in the working directory
+USER_OPTIONS = Path("lra_options")  # folder with the user's options, in the working directory
 
 
 def conf_dir() -> Path:
-    """Return the folder of the configuration groups."""
+    """Return the folder with the configuration groups (conf/)."""
     installed = PACKAGE / "conf"
     return installed if installed.is_dir() else CHECKOUT / "conf"
 
 
 def expanded(path: str, key: str) -> Path:
-    """Expand `~` in the value of a key. Raises UserError if the user has no home directory, as in some containers."""
+    """Return `path`, the value of `key`, with `~` expanded.
+
+    Raises:
+        UserError: if the user has no home directory, as in some containers.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -1,9 +1,13 @@
-"""One stop flag for a run: set by a signal, or when its time is up.
+"""Stop a run at a signal or at a time limit.
 
-The run finishes its step, saves its state and ends with exit code 130 (SIGINT), 143 (SIGTERM), 129 (SIGHUP), 128 plus
-the number of another signal that a scheduler sends before a time limit, or 75 (time limit). A second SIGINT, or a
-SIGTERM later than `REPEAT_SECONDS` after the first signal, ends the process at once; the run then resumes from its last
-checkpoint.
+The run finishes its current step, saves its state and ends with exit code 130 (SIGINT), 143 (SIGTERM), 129 (SIGHUP),
+128 plus the number of another signal that a scheduler sends before a time limit, or 75 (time limit). A second SIGINT,
+or a SIGTERM later than `REPEAT_SECONDS` after the first signal, ends the process at once; the run then resumes from
+its last checkpoint.
+
+The flag is active inside `with stop` of `lra/runs/run.py`: while blocks are compiled, in pretraining and in training.
+While data are prepared and in the final test a signal ends the process at once; rerunning the command then repeats the
+test from the checkpoint at the end of training. In a joblib worker such a signal sets `worker_flag` instead.
 """
 
 import os
@@ -16,21 +20,25 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-PAUSED, INTERRUPTED = 75, 130
-ENDING = (signal.SIGINT, signal.SIGTERM)  # at once, the second time; a shell repeats SIGHUP
-ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # of schedulers, as `sbatch --signal=USR1@300` sends
+PAUSED, INTERRUPTED = 75, 130  # exit codes
+ENDING = (signal.SIGINT, signal.SIGTERM)  # the second one ends the process; not SIGHUP, which a shell repeats
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the first one asks the run to pause
+WARNINGS = (
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+)  # sent by schedulers before a time limit, as with `sbatch --signal=USR1@300`
 REPEAT_SECONDS = 1.0  # `timeout` sends SIGTERM to the process and again to its group
 STARTED = time.monotonic()
 
 
 class Paused(BaseException):
-    """A run stopped before its end; rerunning the command resumes it.
+    """Raised when a run stops before its end; rerunning the command resumes it.
 
-    Not an Exception, like KeyboardInterrupt, so that handlers of failures let it pass.
+    Like KeyboardInterrupt it is not an Exception, so that `except Exception` does not treat it as a failure.
 
     Args:
-        reason: the signal, or the limit that was reached.
+        reason: name of the signal, or the time limit that was reached.
         code: exit code.
     """
 
@@ -40,18 +48,19 @@ class Paused(BaseException):
 
     @property
     def line(self) -> str:
-        """Message to print."""
+        """Message to print when the run pauses."""
         return f"{self.title}: paused ({self}); rerun the command to resume"
 
 
 class StopFlag:
-    """Context manager that turns the first signal into a flag, which a training loop reads between steps.
+    """Context manager that records the first signal; a training loop reads the flag between steps.
 
-    It takes the signals of `ASKING`, and those of `WARNINGS` that no other library handles, as submitit does.
+    It handles the signals in `ASKING`, and those in `WARNINGS` that no other library handles, as submitit does.
 
     Args:
-        minutes: limit of the whole command, from its start; None: no limit.
-        repeated: True if a launcher repeats the terminal's signals, as torchrun does; a second signal is then ignored.
+        minutes: time limit of the command, from its start; None for no limit.
+        repeated: True if a launcher sends the terminal's signals again, as torchrun does; a second signal is then
+            ignored.
     """
 
     def __init__(self, minutes: float | None = None, repeated: bool = False) -> None:
@@ -62,10 +71,10 @@ class StopFlag:
 
     def __enter__(self) -> "StopFlag":
         if threading.current_thread() is threading.main_thread():
-            ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # by nohup
+            ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # set by nohup
             numbers = [number for number in ASKING if not (number == signal.SIGHUP and ignored)]
             outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-            if isinstance(outer, StopFlag) and self._number is None:  # asked for before this flag was there
+            if isinstance(outer, StopFlag) and self._number is None:  # a signal came before this flag was entered
                 self._number, self._since = outer._number, outer._since
             free = (signal.SIG_DFL, getattr(outer, "_set", None))
             numbers += [number for number in WARNINGS if signal.getsignal(number) in free]
@@ -90,28 +99,28 @@ class StopFlag:
             os.write(2, f"\n{signal.Signals(number).name}: stopping after this step{again}\n".encode())
 
     def signalled(self) -> Paused | None:
-        """Return the pause that a signal asked for."""
+        """Return the `Paused` to raise after a signal; None without one."""
         return None if self._number is None else Paused(signal.Signals(self._number).name, 128 + self._number)
 
     def pending(self) -> Paused | None:
-        """Return the pause that a signal or the time limit asks for."""
+        """Return the `Paused` to raise after a signal or at the time limit; None if the run can continue."""
         if self._minutes is not None and time.monotonic() >= STARTED + 60 * self._minutes:
             return self.signalled() or Paused(f"sweep_minutes={self._minutes:g} are over")
         return self.signalled()
 
 
 worker_flag = StopFlag(repeated=True)
-"""Set by a signal to a worker of joblib between its runs; the run that it has next pauses."""
+"""Records a signal that a joblib worker receives outside training: a run in preparation pauses, no other starts."""
 
 
 def keep_worker() -> None:
-    """Let a signal set `worker_flag`: the death of a worker without a run would make joblib kill the others."""
+    """Record signals in `worker_flag` without ending this worker: if an idle worker dies, joblib kills the others."""
     worker_flag.__enter__()
 
 
 @contextmanager
 def interruptible(program: str) -> Iterator[None]:
-    """Exit with one line and code 130 on Ctrl-C."""
+    """Context manager that exits with a one-line message and code 130 on Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,19 +1,19 @@
-"""Named streams of randomness: each draw is a pure function of (seed, stream, index).
+"""Named streams of random numbers: each draw is a pure function of (seed, stream, index).
 
-Streams share no state, so nothing has to be saved: a step, a layer or an example draws the same numbers again after
-any interruption, and drawing from one stream never advances another.
+Streams have no state, so a checkpoint need not save any: after an interruption a step, a layer or an example draws the
+same numbers again, and drawing from one stream does not change another.
 """
 
 import numpy as np
 
-# A stream's number is part of every result made with it: never renumber, only append.
+# Every draw depends on the stream's number: never renumber, only append.
 STREAMS = {"init": 0, "order": 1, "dropout": 2, "features": 3, "data": 4, "check": 5, "sample": 6, "mask": 7}
 
-NOISE_VERSION = 2  # of the noise that `lra.ops.dropout` draws from a stream; records keep it
+NOISE_VERSION = 2  # version of the noise that `lra.ops.dropout` draws; records contain it
 
 
 def key(seed: int, stream: str, *index: int) -> np.ndarray:
-    """Return two uint64 words, a hash of (seed, stream, index)."""
+    """Return a hash of (seed, stream, index) as a uint64 array [2]."""
     return np.random.SeedSequence(seed, spawn_key=(STREAMS[stream], *index)).generate_state(2, np.uint64)
 
 
@@ -23,7 +23,7 @@ def philox(seed: int, stream: str, *index: int) -> np.random.Philox:
 
 
 def pcg(seed: int, stream: str, *index: int) -> np.random.PCG64DXSM:
-    """Return a bit generator of the stream at `index` that is as reproducible and twice as fast."""
+    """Return a bit generator of the stream at `index` that is as reproducible as `philox` and twice as fast."""
     return np.random.PCG64DXSM(np.random.SeedSequence(seed, spawn_key=(STREAMS[stream], *index)))
 
 

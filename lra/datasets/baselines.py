@@ -131,6 +131,7 @@ class Overlap:
         from sklearn.preprocessing import normalize
 
         bags, rows = self._counts(split, examples)
+        # Sublinear term frequency 1 + log(count), in place: `bags` is sparse and has no zeros.
         np.log(bags.data, out=bags.data)
         bags.data += 1
         bags = normalize(bags.multiply(self._rarity).tocsr())

@@ -289,7 +289,7 @@ def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> 
         while window:
             yield window.popleft().result()
     except BrokenProcessPool:
-        raise UserError(f"a process that makes examples was killed (workers={workers}); is the memory full?") from None
+        raise UserError(f"a worker process was killed (workers={workers}); is the memory full?") from None
     finally:
         for future in window:
             future.cancel()

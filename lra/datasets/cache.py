@@ -59,6 +59,7 @@ def prepared(builder: "TaskBuilder") -> Task:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.parent / f".{folder.name}.lock", timeout=LOCK_TIMEOUT_SECONDS):
+                # Another process may have built the task while this one waited for the lock.
                 if not (folder / MANIFEST).exists():
                     _build(builder, folder, identity)
         except Timeout:
@@ -128,7 +129,7 @@ def _build(builder: "TaskBuilder", folder: Path, identity: Identity) -> None:
         staging.rename(folder)
         if any(doubts.values()):
             listed = ", ".join(f"{what}: {number:,}" for what, number in doubts.items() if number)
-            say(f"{task}: doubtful data are kept: {listed}")
+            say(f"{task}: the data contain doubtful examples, which are kept: {listed}")
     finally:
         for writer in writers.values():
             writer.discard()

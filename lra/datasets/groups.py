@@ -60,6 +60,7 @@ def sampled(rows: Iterable[Row], limit: int | None, split: str) -> Iterator[Row]
     if limit is None:
         return iter(rows)
     draw = streams.generator(SEED, "data", LIMIT, *split.encode())
+    # The `limit` smallest of independent random keys are a uniform sample; `number` breaks ties and restores the order.
     kept = heapq.nsmallest(limit, ((draw.random(), number, row) for number, row in enumerate(rows)))
     return (row for _, _, row in sorted(kept, key=lambda item: item[1]))
 

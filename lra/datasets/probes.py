@@ -124,6 +124,7 @@ class Probe(Generated):
         """Yield the name of the split, tokens and answers of each block of examples."""
         for number, (split, size) in enumerate(self.sizes.items()):
             for start in range(0, size, BLOCK):
+                # Draw the whole last block, too: its examples must not depend on the size of the split.
                 tokens, answers = self.draw(Draws(self.seed, number, start // BLOCK), BLOCK, train=split == "train")
                 rows = min(BLOCK, size - start)
                 yield split, tokens[:rows], answers[:rows]

@@ -159,7 +159,7 @@ def inputs_of(
     rows = np.flatnonzero(np.diff(train.offsets) >= SHORTEST)
     held = held_out(np.zeros(len(rows), dtype=int), holdout)
     if not held.any() or held.all():
-        raise UserError(f"pretrain.holdout={holdout}: of {len(rows)} documents, expected some for each part")
+        raise UserError(f"pretrain.holdout={holdout}: expected training and validation documents out of {len(rows)}")
 
     kind = partial(Masked, share=share, seed=seed) if objective == "masked" else Following
 

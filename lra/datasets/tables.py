@@ -142,8 +142,8 @@ def ordered(labels: dict[str, str], exact: bool) -> list[str]:
         spelling = label if exact else spellings.setdefault(_normal(label), label)
         if spelling != label:
             raise UserError(
-                f"{where}: label {label!r} is {spelling!r} of an earlier row; write equal labels alike, or keep both "
-                "as two classes with task.exact_labels=true"
+                f"{where}: label {label!r} looks like {spelling!r} of an earlier row; spell equal labels alike, or "
+                "keep both as two classes with task.exact_labels=true"
             )
     if len(labels) < 2:
         [(label, where)] = labels.items()
@@ -269,7 +269,7 @@ def _csv_rows(path: Path, delimiter: str, columns: Columns) -> Iterator[Row]:
                 yield where, dict(zip(names, cells, strict=True))
         except csv.Error as error:
             raise UserError(
-                f"{path}:{end + 1}: not CSV: {error}; task.quotes=none takes quote marks as text, task.quotes=escaped "
+                f"{path}:{end + 1}: not CSV: {error}; task.quotes=none reads quote marks as text, task.quotes=escaped "
                 'reads \\" as a quote mark'
             ) from None
 
@@ -278,7 +278,7 @@ def _distinct(path: Path, header: Iterable[str]) -> tuple[str, ...]:
     names = tuple(map(str.strip, header))
     named = [name for name in names if name]  # spreadsheets export empty columns without a name
     if len(set(named)) < len(named):
-        raise UserError(f"{path}: two columns have one name: {', '.join(names)}")
+        raise UserError(f"{path}: two columns have the same name: {', '.join(names)}")
     return names
 
 
@@ -304,12 +304,12 @@ def _check_quotes(
     if joined:
         raise UserError(
             f"{where}: a quoted cell has a tab or a line end inside, or a quote mark is text; task.quotes=doubled "
-            "reads quoted cells, task.quotes=none marks as text"
+            "reads quoted cells, task.quotes=none reads quote marks as text"
         )
     if any(cell[:1].isspace() and cell.lstrip()[:1] == '"' for cell in cells):
         raise UserError(
             f"{where}: a blank before a quote mark; remove it if the mark begins a quoted cell, else task.quotes=none "
-            "takes both as text"
+            "reads both as text"
         )
 
 

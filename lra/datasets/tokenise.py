@@ -62,6 +62,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int, path: Path) -> "Tokenizer":
         show_progress=False,
     )
     trained.train_from_iterator(texts, trainer)
+    # As an added token, [PAD] would be matched in texts.
     tokenizer = Tokenizer.from_str(json.dumps({**json.loads(trained.to_str()), "added_tokens": []}))
     tokenizer.save(str(path))
     return tokenizer

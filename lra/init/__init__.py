@@ -1,4 +1,4 @@
-"""Initial weights of a run from a file."""
+"""Load the initial weights of a run from a file."""
 
 from lra.init.weights import Checkpoint, InitialWeights
 

@@ -1,7 +1,7 @@
-"""BERT's weights in our post-norm blocks.
+"""Load the weights of BERT into a model with post-norm blocks.
 
-BERT embeds [CLS] and the tokens, plus positions, plus the first segment's vector, normed; here [CLS] is the CLS vector,
-and the segment's vector is added to every position.
+BERT's input is the normalised sum of token, position and segment embeddings, with [CLS] as the first token. Here the
+embedding of [CLS] becomes the model's CLS vector, and the first segment's vector is added to every position embedding.
 
 Source:
     Devlin et al. 2019.
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from lra.network.model import Model
 
 CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.json", "vocab.txt", "[CLS]"
-HUB = "hub:"
+HUB = "hub:"  # prefix of models on the Hugging Face hub
 REPOSITORY = re.compile(r"hub:([\w.-]+/)?\w[\w.-]*")
-TABLES = ("word", "position", "token_type")
-BLOCKS = {  # settings of BERT, independent of its sizes
+TABLES = ("word", "position", "token_type")  # BERT's embedding tables
+BLOCKS = {  # settings of the model that are the same in BERT models of all sizes
     "norm": "post", "norm_over": None, "final_norm": False, "bias": True, "attention_bias": True,
     "positions": "learned", "cls_position": True, "embedding_norm": True,
     "feed_forward_activation": "gelu", "feed_forward_dim": None,
 }  # fmt: skip
 LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
-PARTS = {
+PARTS = {  # our names of the parts of a block, by BERT's
     "attention.self.query": "mixer.query",
     "attention.self.key": "mixer.key",
     "attention.self.value": "mixer.value",
@@ -49,11 +49,11 @@ PARTS = {
 
 
 class Bert(InitialWeights):
-    """Weights of a BERT model.
+    """Initial weights from a BERT model.
 
     Args:
-        folder: with model.safetensors, config.json and vocab.txt in the layout of transformers, or hub:OWNER/NAME for a
-            model on the Hugging Face hub.
+        folder: folder with model.safetensors, config.json and vocab.txt as transformers writes them, or hub:OWNER/NAME
+            for a model on the Hugging Face hub.
         take: see `InitialWeights`.
     """
 
@@ -96,6 +96,7 @@ class Bert(InitialWeights):
         }
 
     def _check_shape(self, model: "Model") -> None:
+        """Raise UserError if the settings or sizes of the model differ from those of BERT."""
         for key, theirs in BLOCKS.items():
             if (ours := getattr(model.architecture, key)) != theirs:
                 raise UserError(f"init=bert: model.{key}={ours}, but BERT has {theirs}")
@@ -114,6 +115,7 @@ class Bert(InitialWeights):
             raise UserError(f"{self.path.with_name(CONFIG)}: expected hidden_act gelu and absolute positions")
 
     def _check_vocabulary(self, task: "Task") -> list[str]:
+        """Return BERT's vocabulary. Raises UserError if the task has other tokens or another case."""
         path = self.path.with_name(VOCABULARY)
         vocabulary = vocabulary_of(path)
         if CLS not in vocabulary:
@@ -139,13 +141,13 @@ class Bert(InitialWeights):
 
 
 def _current(name: str) -> str:
-    """Name of a tensor without the prefix of the model, with the suffixes of current transformers."""
+    """Return a tensor's name without the prefix `bert.`, and with the suffixes that current transformers use."""
     name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _from_hub(repository: str, weights: str) -> Path:
-    """Folder of a model in the hub client's cache, downloaded if it is not there."""
+    """Return the folder of a model in the hub client's cache; download the model first if it is not there."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 

@@ -1,4 +1,4 @@
-"""Initial weights from a file: those of another run, and the base class, which matches them by name."""
+"""Load initial weights from a file: base class, which matches weights by name, and weights of another run."""
 
 import re
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from lra.network.architecture import Group, belongs
 from lra.records import record, tensors
 from lra.records.names import WEIGHTS
 
-if TYPE_CHECKING:  # the identity of a finished run needs no torch
+if TYPE_CHECKING:  # do not import torch just to identify a finished run
     from torch import Tensor
 
     from lra.datasets.task import Task
@@ -25,11 +25,12 @@ NOT_THERE, NOT_WANTED = "not in the file", "not in init.take"
 
 
 class InitialWeights(ABC):
-    """Initial weights from a file; the constructor's keywords are the options in `conf/init/`.
+    """Base class of initial weights from a file; the constructor's keywords are the options in `conf/init/`.
 
     Args:
-        folder: contains the file of weights.
-        take: groups of weights that must all be there with the right shape, or None to take those that fit.
+        folder: folder with the file of weights.
+        take: groups of weights to load, all of which must be in the file with the right shape; None loads all weights
+            that fit.
     """
 
     file: ClassVar[str]
@@ -41,25 +42,30 @@ class InitialWeights(ABC):
 
     @cached_property
     def path(self) -> Path:
-        """The file of weights."""
+        """Path of the file of weights."""
         return expanded(self.folder, "init.folder") / self.file
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the file, which is part of a run's identity."""
+        """SHA-256 of the file; it is part of the configuration that identifies a run."""
         if not self.path.is_file():
             raise UserError(f"init.folder: {self.path}: no such file; {self.hint}")
         return sha256(self.path)
 
     @abstractmethod
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
-        """Return all weights of the file under this model's names."""
+        """Return all weights in the file, by the names that they have in `model`."""
 
     def load(self, model: "Model", task: "Task") -> dict[str, Any]:
-        """Load the weights into the model; return the digest and what was taken, left with a reason, and unused.
+        """Load the weights into the model.
+
+        Returns:
+            The SHA-256 of the file and the number of loaded parameters, and counts of weights by name: `taken` from the
+            file, `left` at their random values (by reason), and `unused` in the file.
 
         Raises:
-            UserError: weights of `take` are missing or of another shape, a frozen one is not loaded, or nothing fits.
+            UserError: if weights in `take` are missing or have another shape, a frozen weight is not loaded, or no
+                weight fits.
         """
         stored, wanted = self.tensors(model, task), model.state_dict()
         frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
@@ -86,6 +92,7 @@ class InitialWeights(ABC):
         }
 
     def _why_not(self, name: str, value: "Tensor", stored: "dict[str, Tensor]") -> str | None:
+        """Return the reason not to load the model's weight `name` from the file; None if it can be loaded."""
         if self.take is not None and not belongs(name, self.take):
             return NOT_WANTED
         if name not in stored:
@@ -95,7 +102,7 @@ class InitialWeights(ABC):
 
 
 class Checkpoint(InitialWeights):
-    """Weights of a run; models share those with equal names and shapes."""
+    """Initial weights from another run; a weight is loaded if its name and shape are the same in both models."""
 
     file = WEIGHTS
     hint = "train that run with checkpoint.keep=true"
@@ -105,7 +112,7 @@ class Checkpoint(InitialWeights):
 
 
 def weights_of_run(path: Path) -> "dict[str, Tensor]":
-    """Return the weights of a run. Raises UserError if its record names another SHA-256."""
+    """Return the weights of a run. Raises UserError if their SHA-256 is not the one in the run's record."""
     known = path.with_name(record.NAME)
     if known.exists():
         files, digest = record.read(known).get("files") or {}, sha256(path)
@@ -117,5 +124,5 @@ def weights_of_run(path: Path) -> "dict[str, Tensor]":
 
 
 def _summary(names: Iterable[str]) -> dict[str, int]:
-    """Count names without the number of the block."""
+    """Count names, with those of all blocks together under `blocks.*`."""
     return dict(Counter(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in names))

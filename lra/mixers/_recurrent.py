@@ -29,7 +29,11 @@ class Recurrent(Mixer, abstract=True):
     """Base class of recurrent mixers.
 
     Without causality the recurrence runs forward and backward with the same weights, and the norm is applied to the
-    sum. Padded positions change no state.
+    sum.
+
+    Padding changes no state: `forward` sets the inputs at padded positions to zero, and where a bias or a sigmoid would
+    still give them an effect, `recurrence` removes it by `real`. So nothing is added to the state, and a log decay of 0
+    is a decay of 1.
     """
 
     can_be_causal = True
@@ -64,7 +68,7 @@ class Recurrent(Mixer, abstract=True):
         return self.out(y)
 
     def passes(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
-        """Run one forward pass, or sum a forward and a backward one."""
+        """Return the outputs of the forward pass; without causality, plus those of the backward pass."""
         if self.causal:
             return self.recurrence(inputs, real)
         return both_ways(lambda *parts: self.recurrence(parts[:-1], parts[-1]), *inputs, real)
@@ -74,7 +78,7 @@ class Recurrent(Mixer, abstract=True):
         return silu(gate) * merge_heads(self.normed(y))
 
     def normed(self, y: Tensor) -> Tensor:
-        """Return y / sqrt(mean of y^2 + eps), the mean over the last axis."""
+        """Return y / sqrt(mean of y^2 + eps), the mean being over the last axis."""
         return rms_norm(y, y.shape[-1:], eps=self.norm_eps)
 
 

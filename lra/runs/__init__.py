@@ -1,1 +1,1 @@
-"""One run or many: what persists, and what is shown."""
+"""Runs: settings, folder, training and test, loggers, reruns."""

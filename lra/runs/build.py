@@ -28,11 +28,11 @@ PRETRAINED = "pretrained"  # the folder of pretrained weights in the cache
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """Objects of a configuration, checked and not yet trained.
+    """The task, model and recipe of a configuration, checked and not yet trained.
 
     Attributes:
         full_pattern: True if the mixers compute full attention at this length.
-        row: name and complexity of an attention from outside lra, for tables.
+        row: name and complexity for tables if the attention is from outside lra, else None.
         scan: recurrence of the mixers, if several backends can compute it.
     """
 
@@ -46,13 +46,13 @@ class System:
     pretraining: "PretrainingPhase | None" = None
 
     def backend(self, device: str) -> dict[str, str]:
-        """Return the backend for the record. Raises UserError if the one that is asked for cannot compute there."""
+        """Return the backend for the record. Raises UserError if the configured one cannot compute on `device`."""
         return {} if self.scan is None else {"backend": self.scan.describe(device)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingPhase:
-    """A pretraining. `settings` determines its weights and nothing of the training after it."""
+    """Self-pretraining before a run; `settings` is the configuration of the pretraining, which decides its weights."""
 
     options: Pretrain
     settings: Settings
@@ -73,7 +73,7 @@ def assemble(settings: Settings) -> System:
             f"train.micro_batch={recipe.micro_batch}: model.norm_over=batch takes the moments of a whole batch; use "
             f"train.micro_batch={recipe.batch_size}"
         )
-    _ = settings.start  # options that are wrong, or a missing file, end the command here
+    _ = settings.start  # raises UserError for wrong options of `init` or a missing file
     model = _treated(designed, recipe)
     with configure.blamed("attention", settings.attention):
         made = without_memory(lambda: model(builder.spec))
@@ -92,7 +92,10 @@ def assemble(settings: Settings) -> System:
 
 
 def without_memory(compute: Callable[[], Value]) -> Value:
-    """Compute on the meta device, or on the CPU if that fails, as it does for a constructor that reads values."""
+    """Return `compute()`, run on the meta device without memory for tensors, or on the CPU if that fails.
+
+    The meta device fails for a mixer whose constructor reads the values of tensors.
+    """
     import torch
 
     try:
@@ -106,7 +109,7 @@ def without_memory(compute: Callable[[], Value]) -> Value:
 
 
 def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callable[[TaskSpec], Model]":
-    """Freeze and group the weights of a model as the recipe says."""
+    """Return `designed` with the weights of each model frozen and grouped as the recipe says."""
 
     def model(spec: TaskSpec) -> "Model":
         made = designed(spec)
@@ -118,11 +121,11 @@ def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callab
 
 
 def _pretraining(settings: Settings, options: Pretrain, system: System, final: "Model") -> PretrainingPhase:
-    """Assemble the pretraining. Raises UserError if `final` could not take all of its weights."""
+    """Assemble the pretraining. Raises UserError if it would not provide all weights of `final` but the head."""
     if settings.init is not None:
         raise UserError("pretrain, init: both would say what the model starts from; use init=scratch or pretrain=none")
     recipe = parsed(Recipe, {**asdict(settings.train), **options.train}, "pretrain.train.")
-    # Nothing is pooled, but the CLS is there.
+    # Every position is predicted, so nothing is pooled; `cls` keeps the CLS token in the sequence.
     model = replace(
         settings.model, pooling="cls" if settings.model.pooling == "cls" else "mean", pair_features="concat"
     )
@@ -145,7 +148,11 @@ def _pretraining(settings: Settings, options: Pretrain, system: System, final: "
 
 
 def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size: int) -> None:
-    """Raise UserError if `final` has weights that `made` lacks, as a causal form may."""
+    """Raise UserError if pretraining would not provide a weight of `final`.
+
+    The pretrained model `made` may lack it or have it in another shape, as a causal form may; or `final` has frozen a
+    weight that is not pretrained.
+    """
     pretrained, wanted = (carried(model.state_dict(), vocab_size) for model in (made, final))
     for name, value in wanted.items():
         if name not in pretrained or pretrained[name].shape != value.shape:
@@ -159,7 +166,7 @@ def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size:
 
 
 def _row(mixer: "Mixer") -> dict[str, str] | None:
-    """Return name and complexity from the description of a mixer from outside lra; the report knows the others."""
+    """Return name and complexity of a mixer from outside lra; None for a mixer of lra, which the report knows."""
     if type(mixer).__module__.split(".")[0] == "lra":
         return None
     return {"name": mixer.info.name or type(mixer).__name__, "complexity": f"O({mixer.info.complexity})"}
@@ -180,7 +187,7 @@ def check_attention(settings: Settings, system: System) -> None:
 
 
 def architecture(attention: dict[str, Any], model: Architecture) -> "Callable[[TaskSpec], Model]":
-    """Build the model of a configuration, for the spec of any task."""
+    """Return a function that builds the configured model for the spec of a task."""
     from lra.mixers.base import Mixer
     from lra.network.model import Model
 
@@ -190,12 +197,12 @@ def architecture(attention: dict[str, Any], model: Architecture) -> "Callable[[T
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run.
+    """One run to train, with its cell and its index in a sweep.
 
     Args:
         title: prefix of its messages.
-        number: of the job in its sweep.
-        search: True if it is a trial of a search, which prints its validation.
+        number: index of the run in its sweep.
+        search: True for a trial of a hyper-parameter search, which prints its validation score, not the test score.
     """
 
     settings: Settings

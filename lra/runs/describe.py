@@ -25,11 +25,11 @@ from lra.training.optimizer import make_optimizer, update
 from lra.training.recipe import Recipe
 from lra.training.trainer import compute_gradient
 
-QUICK_SECONDS = 0.25  # of the forward pass of one example
+QUICK_SECONDS = 0.25  # if the forward pass of one example takes less, a whole micro-batch is timed
 
 
 def print_summary(job: Job, measured: bool) -> None:
-    """Print the summary of a run as JSON, with that of a step on this machine if `measured`."""
+    """Print the summary of a run as JSON; if `measured`, also time a step on this machine."""
     summary: dict[str, Any] = {"run_folder": str(job.folder), **describe(job.system)}
     if measured:
         summary["measured"] = measure_step(job.settings, job.system)
@@ -39,7 +39,8 @@ def print_summary(job: Job, measured: bool) -> None:
 def describe(system: System) -> dict[str, Any]:
     """Return parameters, learning rates [step, rate], tokens and FLOPs of a step.
 
-    FLOPs are those of `counter`: a loop of elementwise products has next to none, whatever it takes.
+    `counter` counts FLOPs in matrix products, convolutions and Fourier transforms only: a recurrence of elementwise
+    products has almost none, however long it takes.
     """
     recipe, spec = system.recipe, system.builder.spec
 
@@ -66,10 +67,10 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
     """Measure a step on random documents of the greatest length.
 
     Returns:
-        examples: that were timed; a micro-batch, or one example if that is slow.
-        step_seconds: of a whole batch, extrapolated from `examples`.
-        hours: of all steps at this length, without evaluations; batches of shorter documents take less.
-        peak_memory_bytes: None where the system has no figure.
+        examples: number of examples timed: a micro-batch, or 1 if one example is slow.
+        step_seconds: time of a step on a whole batch, extrapolated from `examples`.
+        hours: time of all steps at this length, without evaluations; batches of shorter documents take less.
+        peak_memory_bytes: None where the system does not report it.
     """
     recipe, spec, how = system.recipe, system.builder.spec, {"seed": settings.seed, "step": 0}
     keep_memory()
@@ -88,7 +89,7 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
     began = time.perf_counter()
     loss = summed_loss(*predict(model, part, settings.precision))
     examples = recipe.micro_batch if time.perf_counter() - began < QUICK_SECONDS else 1
-    del loss  # and the tensors that it keeps for a backward pass, before the peak of a whole step
+    del loss  # frees the tensors kept for its backward pass, which would add to the measured peak
 
     began = time.perf_counter()
     with products.using(products.choose(settings.products) if device == "cpu" else "mkl"):
@@ -130,7 +131,7 @@ def _fourier(x: torch.Size, axes: Sequence[int], *_: Any, **__: Any) -> int:
     return round(5 * x.numel() * math.log2(math.prod(x[axis] for axis in axes)))
 
 
-FORMULAS: dict[Any, Callable[..., int]] = {  # of shapes; torch's counter knows fused attention on accelerators alone
+FORMULAS: dict[Any, Callable[..., int]] = {  # FLOPs from shapes; torch counts fused attention only on accelerators
     # [B, M, K] times [B, K, N]; torch's own formula fails if the type of the result is given
     torch.ops.aten.bmm: lambda first, other, *_, **__: 2 * first.numel() * other[-1],
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),

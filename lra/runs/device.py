@@ -11,7 +11,7 @@ from lra.core.errors import UserError
 from lra.datasets.task import default_workers
 from lra.training import distributed
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # parameters of mallopt(3)
 
 
 def device_of(name: str) -> str:
@@ -23,15 +23,18 @@ def device_of(name: str) -> str:
 
 
 def reproducible() -> None:
-    """Use deterministic algorithms only. Filling uninitialised memory would take 1 % of a training step on a CPU."""
+    """Use deterministic algorithms only, without filling uninitialised memory, which takes 1 % of a step on a CPU."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, older PyTorch refuses products on CUDA
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def keep_memory() -> None:
-    """Let glibc keep freed blocks above 32 MiB, which it would otherwise unmap and clear again for every operation: a
-    tenth to a third of a training step on a CPU."""
+    """Let glibc keep freed blocks above 32 MiB.
+
+    By default it unmaps them, and the system clears new ones for every operation, which takes a tenth to a third of a
+    training step on a CPU.
+    """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(M_MMAP_MAX, 0)
@@ -45,7 +48,7 @@ def assign_gpu(device: str, number: int) -> None:
 
 
 def threads_at_hand() -> int:
-    """Return the cores that this process may use: those that its launcher granted, or its part of the machine's."""
+    """Return the number of CPU cores for this process: its launcher's limit, or the machine's divided by its ranks."""
     for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
         granted = os.environ.get(name, "").partition(",")[0]  # OpenMP takes a list, one for each nesting level
         if granted.isdecimal():
@@ -66,7 +69,7 @@ class PeakMemory:
             self._reset = True
 
     def read(self) -> int | None:
-        """Return the peak, None where the system has no figure."""
+        """Return the peak in bytes; None where the system does not report it."""
         if self._cuda:
             return torch.cuda.max_memory_allocated()
         if not self._reset:

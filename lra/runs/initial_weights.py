@@ -1,7 +1,7 @@
-"""First state of a run: weights that are drawn, loaded from another training, or from a pretraining that runs share.
+"""Initial weights of a run: drawn, loaded from another training, or from a pretraining that several runs share.
 
-A pretraining is computed once, in a folder of the cache, under a lock. The folder is named by the digest of all that
-decides the weights: the identity of the phase, the data and the environment.
+A pretraining is computed once, in a folder of the cache, under a lock. The folder is named by a digest of everything
+that decides the weights: the settings of the pretraining, the data and the environment.
 """
 
 import json
@@ -31,13 +31,13 @@ from lra.training.optimizer import Diverged
 from lra.training.recipe import carried
 from lra.training.trainer import Output, Trainer
 
-KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # what records keep of a pretraining
-FOREVER = -1  # seconds
+KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # entries of a pretraining in the record of a run
+FOREVER = -1  # timeout of a lock: wait without limit
 TAKEN = ["embedding", "mixer", "feed_forward", "norms"]
 
 
 def draw_model(system: System, spec: TaskSpec, seed: int) -> Model:
-    """Draw the first weights of a model, on the CPU so that they are equal on every device."""
+    """Draw the initial weights of a model, on the CPU so that they are equal on every device."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(streams.key(seed, "init")[0] >> 1))
         return system.model(spec)
@@ -102,13 +102,13 @@ def training_summary(trainer: Trainer) -> dict[str, Any]:
 
 
 def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, stop: StopFlag) -> None:
-    """Load the weights, the entry in the record and the lines of `metrics.jsonl` of a run's pretraining into a trainer.
+    """Load the weights of a run's pretraining into its trainer, with its record entry and its lines of `metrics.jsonl`.
 
-    They are computed first if no run has.
+    The first run that needs a pretraining computes it.
 
     Raises:
-        Paused: with the state saved.
-        Diverged: in the pretraining.
+        Paused: a signal or a limit stopped the pretraining; its state is saved.
+        Diverged: the pretraining diverged.
     """
     task, seed = trainer.task, phase.settings.seed
     inputs = phase.options.task(task, seed)
@@ -124,12 +124,12 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
         title=f"{job.title}, pretraining",
         number=job.number,
     )
-    with _locked(pretraining):  # all but the first of the runs that start together wait, and then load
+    with _locked(pretraining):  # of runs that start together one pretrains, the others wait and load
         earlier = pretraining.folder / RECORD
         done = distributed.first_from_any_rank(record.read(earlier) if earlier.exists() else None)
         if done is None:
             done = _pretrain(pretraining, name, inputs, task.vocab_size, device, stop)
-        if distributed.is_main():  # an earlier run may have been killed before it removed all of it
+        if distributed.is_main():  # an earlier run may have been killed before it removed this file
             checkpoint.remove(pretraining.folder)
     report = Checkpoint(folder=str(pretraining.folder), take=TAKEN).load(trainer.model, task)
     say(f"{job.title}: pretrained weights from {pretraining.folder} (loss {done['validation']['best']['loss']:.4f})")
@@ -142,7 +142,7 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
 
 @contextmanager
 def _locked(pretraining: Job) -> Iterator[None]:
-    """Hold the folder of a pretraining on rank 0; all ranks wait for it."""
+    """Hold the lock of a pretraining's folder on rank 0; the other ranks wait until rank 0 has it."""
     lock = pretraining.folder / LOCK
     if distributed.is_main():
         pretraining.folder.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ def _locked(pretraining: Job) -> Iterator[None]:
 def _pretrain(
     pretraining: Job, name: str, inputs: Task, vocab_size: int, device: str, stop: StopFlag
 ) -> dict[str, Any]:
-    """Train on from the last checkpoint, save the weights with the best validation, return the record."""
+    """Train from the last checkpoint, if any; save the weights with the best validation; return the summary."""
     started = provenance.now()
     if distributed.is_main():
         sweep_partials(pretraining.folder)
@@ -185,5 +185,5 @@ def _pretrain(
                 ),
             },
         )
-    distributed.all_reduce_sum(0)  # the others read the files of rank 0
+    distributed.all_reduce_sum(0)  # the other ranks wait for the files of rank 0, which they read
     return made

@@ -1,10 +1,10 @@
-"""Loggers show the lines of `metrics.jsonl` in other tools while a run trains; nothing of a run depends on them.
+"""Loggers show the lines of `metrics.jsonl` in other tools while a run trains; no result depends on them.
 
-A logger that fails is named in one line, and the run and its other loggers go on.
+If a logger fails, one line is printed, and the run continues with its other loggers.
 
-A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`; `files` is a pattern of what it
-leaves in a run's folder. A run that resumes starts it anew and logs every line again, which replaces what an earlier
-process wrote. A finished run is logged again for loggers that did not see it.
+A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`; its attribute `files` is a pattern
+of the files that it writes into a run's folder. A resumed run starts its loggers again and logs every line again, which
+replaces what an earlier process wrote. A finished run is logged to loggers that have no files in its folder.
 """
 
 import json
@@ -24,7 +24,7 @@ from lra.records.runs import read_kept
 from lra.runs.build import Job
 from lra.runs.settings import Settings
 
-TAGS = ("task", "attention", "variant", "protocol")  # of a cell
+TAGS = ("task", "attention", "variant", "protocol")  # attributes of a cell
 TAG_CHARACTERS, NAME_CHARACTERS = 64, 128  # the limits of Weights & Biases
 
 
@@ -42,11 +42,11 @@ class TensorBoard:
 
         first = {name.title(): getattr(job.cell, name) for name in TAGS} | {"Seed": job.settings.seed}
         options = {
-            key: value if isinstance(value, bool | int | float | str) else json.dumps(value)  # the types that it takes
+            key: value if isinstance(value, bool | int | float | str) else json.dumps(value)  # types that HPARAMS takes
             for key, value in configure.dotted(job.settings.identity)
             if not isinstance(value, dict) and not key.endswith("_partial_")
         }
-        self._config = first | options  # capitals are the table's first columns
+        self._config = first | options  # capitalised names are the first columns of the HPARAMS table
         self._writer = SummaryWriter(job.folder, purge_step=0)
 
     def log(self, step: int, values: dict[str, float]) -> None:
@@ -77,7 +77,7 @@ class Wandb:
         _require("wandb")
 
     def start(self, job: Job) -> None:
-        """Start the run, under the same id after an interruption."""
+        """Start the run; a resumed run keeps its id."""
         import wandb
 
         tags = {name: getattr(job.cell, name) for name in TAGS}
@@ -102,7 +102,7 @@ class Wandb:
         )
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        """Log a step; the server has the earlier steps of a resumed run."""
+        """Log the values of a step, unless they were sent before the run resumed."""
         if step >= self._run.step:
             self._run.log(values, step=step)
 
@@ -119,7 +119,10 @@ def _require(package: str) -> None:
 
 
 def loggers_of(settings: Settings) -> list[Any]:
-    """Build the loggers of a configuration. Raises UserError for a mistake in their options; one fails in a line."""
+    """Build the loggers of a configuration. Raises UserError for a mistake in their options.
+
+    A logger whose constructor fails otherwise is left out, with a message.
+    """
     made = []
     for name, node in settings.logger.items():
         make = configure.build(node, f"logger.{name}")
@@ -133,7 +136,7 @@ def loggers_of(settings: Settings) -> list[Any]:
 
 
 class Loggers:
-    """All loggers of one run; a context manager that finishes them, after the record is written."""
+    """All loggers of one run; a context manager that finishes them at its end, after the record is written."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -143,10 +146,10 @@ class Loggers:
         self._test: dict[str, Any] = {}
 
     def start(self, lines: list[dict[str, Any]], new: bool = False) -> None:
-        """Start the loggers, and log the lines that `metrics.jsonl` has already.
+        """Start the loggers, and log the lines that `metrics.jsonl` already has.
 
         Args:
-            lines: of `metrics.jsonl`.
+            lines: those of `metrics.jsonl`.
             new: start only loggers without files in the folder, which did not see the run.
         """
         made = loggers_of(self._job.settings)
@@ -165,7 +168,7 @@ class Loggers:
         self._loggers = [logger for logger in self._loggers if self._called(logger, "log", line["step"], grouped(line))]
 
     def _called(self, logger: Any, method: str, *arguments: Any) -> bool:
-        """Call a method of a logger; print its failure and return False if it fails."""
+        """Call a method of a logger and return True; if it fails, print the error and return False."""
         try:
             getattr(logger, method)(*arguments)
         except (Exception, SystemExit) as error:
@@ -175,7 +178,12 @@ class Loggers:
         return True
 
     def tested(self, score: dict[str, Any], baseline: tuple[str, float] | None) -> None:
-        """Keep the test score of the finished run, an entry `test` of its record, and the best trivial baseline."""
+        """Store the score and the best trivial baseline, which are logged when the loggers finish.
+
+        Args:
+            score: an entry of `test` in the record.
+            baseline: its name and value.
+        """
         self._step = score["step"]
         self._test = _finite({f"test/{name}": score[name] for name in ("accuracy", "loss")})
         if baseline is not None:
@@ -190,7 +198,7 @@ class Loggers:
 
 
 def log_finished(job: Job) -> None:
-    """Log a finished run with those of its loggers that did not see it."""
+    """Log a finished run to those of its loggers that have no files in its folder."""
     if not job.settings.logger:
         return
     run = read_kept(job.folder)
@@ -201,7 +209,7 @@ def log_finished(job: Job) -> None:
 
 
 def grouped(line: dict[str, Any]) -> dict[str, float]:
-    """Name the finite numbers of a line by group: train/, val/, speed/, and blocks/ for what a probe measured."""
+    """Name the finite numbers of a line by group: train/, val/, speed/, and blocks/ for the measurements of a probe."""
     values: dict[str, Any] = {}
     for name, value in line.items():
         if isinstance(value, list):

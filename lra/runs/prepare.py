@@ -36,8 +36,8 @@ def prepare(settings: PrepareSettings, overrides: Sequence[str]) -> tuple[TaskBu
     """Prepare a task, and export it if `settings.export` names a folder.
 
     Args:
-        settings: of the command.
-        overrides: its command line, for the data card of the export.
+        settings: configuration of the command.
+        overrides: command line of `lra-prepare`, which the data card of the export quotes.
 
     Raises:
         UserError: the data are missing or damaged, or the folder is in use or cannot be written.
@@ -56,7 +56,7 @@ def prepare(settings: PrepareSettings, overrides: Sequence[str]) -> tuple[TaskBu
 
 
 def _export_card(task: Task, overrides: Sequence[str]) -> str:
-    """Return the card with the licence and the command; folders of this machine are left out of it."""
+    """Return the data card with the licence and the command, from which folders of this machine are removed."""
     words = [word for word in overrides if word.partition("=")[0] not in ("export", "cache", "data_dir", "workers")]
     source = task.source if isinstance(task.source, dict) else {"from": task.source}
     licence = "none needed, generated from a seed" if source["from"] == GENERATED else "not stated by the source"
@@ -67,7 +67,7 @@ def _export_card(task: Task, overrides: Sequence[str]) -> str:
 
 
 def summary(task: Task, seconds: float) -> dict[str, Any]:
-    """Return what `lra-prepare json=true` prints."""
+    """Return the summary of prepared data that `lra-prepare json=true` prints."""
     return {
         "task": task.name,
         "task_version": task.version,

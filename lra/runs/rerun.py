@@ -22,11 +22,11 @@ from lra.runs.run_folder import RunFolder
 from lra.runs.settings import RESULT_KEYS, Settings
 
 RERUNS = "reruns"  # default results folder
-RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # what a run computes
+RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # entries of a record that a run computes
 MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "products", "precision")
 CONDITIONS = ("commit", "dirty", "packages", *MACHINE)
 PROBES = ("attention_std", "score_std", "score_asymmetry", "residual_norm", "gradient_norm")
-ASIDE = {"seconds", "train_seconds", *PROBES}  # of an evaluation: times, and what is not reproducible
+ASIDE = {"seconds", "train_seconds", *PROBES}  # entries of an evaluation that are not reproducible
 
 
 def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
@@ -34,14 +34,14 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
 
     Args:
         path: a run's folder, or `FOLDER/runs.jsonl/RUN`.
-        current: places, packages and the device are taken from it; nothing that decides a number.
+        current: gives the folders, the packages and the device; it changes no result.
         default_out: use `reruns/NAME` instead of `current.out`, NAME being that of the run's results folder.
 
     Returns:
         False if numbers differ.
 
     Raises:
-        UserError: if the run cannot be read or trained, or was trained there before.
+        UserError: the run cannot be read or trained, or the folder already holds its rerun.
     """
     kept = read_kept(path)
     earlier, place = kept.record, path.parent if path.name == RECORD else path
@@ -53,7 +53,7 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
         raise UserError(f"out={current.out}: {job.folder} is the kept run itself; choose another out=...")
     _refuse_other_inputs(job, earlier)
     if RunFolder.of(job).is_done:
-        raise UserError(f"{job.folder}: it was trained again there before; delete it, or choose another out=...")
+        raise UserError(f"{job.folder}: holds an earlier rerun; delete it, or choose another out=...")
     from lra.runs.run import run  # imports torch, as building the job did
 
     run(job)
@@ -76,7 +76,11 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
 
 
 def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
-    """Return the settings of a kept run; it starts from the weights of `current.init`. Raises UserError."""
+    """Return the settings of a kept run.
+
+    Raises:
+        UserError: its record is incomplete, or `current.init` does not lead to the initial weights of the run.
+    """
     identity = earlier.config
     others = [f"has {key}" for key in identity if key not in (*RESULT_KEYS, "init", "pretrain", "code")]
     if wrong := [*others, *(f"has no {key}" for key in RESULT_KEYS if identity.get(key) is None)]:
@@ -112,7 +116,7 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
 
 
 def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
-    """Return the run to train again. Its pretraining is done again, too, and not read from the cache."""
+    """Return the job that trains a kept run again; its pretraining is repeated, too, and not read from the cache."""
     task = path.absolute().parts[-_levels(earlier)]
     cell = Cell(task, earlier.protocol, earlier.attention, earlier.variant, earlier.settings)
     if ".." in cell.folder.parts:
@@ -125,7 +129,7 @@ def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
 
 
 def _levels(run: RunRecord) -> int:
-    """Return the number of levels of a run's path below its results folder; the first is the option of the task."""
+    """Return the depth of a run's folder below its results folder; the first level is the option of the task."""
     return 5 + bool(run.settings)
 
 
@@ -140,7 +144,7 @@ def _refuse_other_inputs(job: Job, earlier: RunRecord) -> None:
 
 
 def comparable_results(whole: RunRecord) -> dict[str, Any]:
-    """Return the results of a record, with the digests of files that hold no times."""
+    """Return the entries of a record that a rerun must reproduce, with the digests of files that contain no times."""
     values = whole.values()
     files = {name: digest for name, digest in whole.files.items() if name != METRICS}
     return {**{key: values.get(key) for key in RESULTS}, "config": whole.config, "files": files}
@@ -162,4 +166,5 @@ def differing(kept_lines: list[dict[str, Any]], made: list[dict[str, Any]]) -> l
 
 
 def _told(changes: list[tuple[str, Any, Any]]) -> list[str]:
+    """Return one line for each change: key, earlier value, value now."""
     return [f"{key}: {old} then, {new} now" for key, old, new in changes]

@@ -1,4 +1,4 @@
-"""One run: trained and tested in its folder, as one rank of those that torchrun started."""
+"""Train and test one run in its folder, as one of the ranks that torchrun started."""
 
 import io
 import multiprocessing
@@ -45,7 +45,7 @@ class Attempt:
     Attributes:
         status: of the run; None while it trains.
         conditions: backend of the recurrence and library of matrix products.
-        results: entries of the record.
+        results: entries of the record so far.
     """
 
     loggers: Loggers
@@ -74,7 +74,7 @@ def run(job: Job) -> Status:
     try:
         assign_gpu(device, job.number)
         with distributed.joined(device), distributed.Gate() as gate:
-            with _attempt(job, device, stop, gate) as attempt:  # all that follows ends in a record
+            with _attempt(job, device, stop, gate) as attempt:  # writes the record, also after an error
                 if attempt.status is not None:  # there is nothing to train
                     return attempt.status
                 attempt.conditions = _conditions(job, device)
@@ -87,7 +87,7 @@ def run(job: Job) -> Status:
                     try:
                         if not RunFolder.of(job).resume(trainer) and (phase := system.pretraining) is not None:
                             pretrain(job, phase, trainer, device, stop)
-                        with stop:
+                        with stop:  # before and after it, a signal ends the process at once
                             if distributed.is_main():
                                 attempt.loggers.start(trainer.lines)
                             trainer.train(stop, SweepTime(job).on_step)
@@ -103,7 +103,7 @@ def run(job: Job) -> Status:
                         attempt.loggers.tested(attempt.results["test"][settings.train.selection], task.best_baseline)
                     attempt.results |= _summary(job, trainer)
                     attempt.results["peak_memory_bytes"] = memory.read()
-                    attempt.results["test_in_train"] = seen(task.train, task.test)  # last: it reads all of them
+                    attempt.results["test_in_train"] = seen(task.train, task.test)  # last: it reads both splits
                     attempt.status = status
             if attempt.status != Status.FAILED:  # rank 0 has written everything when the others leave
                 distributed.all_reduce_sum(0)
@@ -116,7 +116,7 @@ def _check_ranks(job: Job) -> None:
     """Raise UserError if torchrun started more ranks than can share a batch."""
     ranks, batch_size = distributed.started_with(), job.settings.train.batch_size
     norm_over = job.settings.model.norm_over
-    max_ranks = 1 if norm_over == "batch" else batch_size  # each needs an example; the moments are of a whole batch
+    max_ranks = 1 if norm_over == "batch" else batch_size  # each rank needs an example; batch norm needs all of them
     if ranks > max_ranks:
         raise UserError(
             f"torchrun started {ranks} processes: at most {max_ranks} can share a batch of train.batch_size="
@@ -126,7 +126,7 @@ def _check_ranks(job: Job) -> None:
 
 @contextmanager
 def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> Iterator[Attempt]:
-    """Hold the folder of a run on rank 0, and write the record of whatever happens; other ranks wait for rank 0."""
+    """Lock the folder of a run and write its record on rank 0, also after an error; other ranks wait for rank 0."""
     attempt = Attempt(Loggers(job))
     if not distributed.is_main():
         if not gate.wait():
@@ -136,8 +136,8 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
         attempt.status = attempt.status or Status.FAILED
         return
     folder = RunFolder.of(job)
-    with nullcontext() if folder.is_done else folder.lock():  # a complete run may lie in a folder that is read-only
-        if folder.is_done:  # perhaps by a process that was faster
+    with nullcontext() if folder.is_done else folder.lock():  # the folder of a complete run may be read-only
+        if folder.is_done:  # another process may have finished it before the lock was free
             attempt.status = _skipped(job, folder)
             yield attempt
             return
@@ -148,7 +148,7 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
 def _skipped(job: Job, folder: RunFolder) -> Status:
     """Skip a complete run; if it is finished, delete its checkpoint and log its metrics."""
     status, _ = folder.status()
-    (folder.path / ERRORS).unlink(missing_ok=True)  # of another configuration, which was refused
+    (folder.path / ERRORS).unlink(missing_ok=True)  # left by a configuration that was refused
     if status == Status.FINISHED:
         checkpoint.remove(folder.path)
     say(f"{job.title}: {status} before, nothing to do ({folder.path})")
@@ -160,10 +160,10 @@ def _skipped(job: Job, folder: RunFolder) -> Status:
 
 @contextmanager
 def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt: Attempt) -> Iterator[None]:
-    """Write the record of whatever happens inside."""
+    """Write the record when the body finishes, pauses or fails; after a UserError write error.log alone."""
     started, identity = provenance.now(), job.settings.identity
     paused: Paused | None = None
-    folder.clear()  # from here on a killed run leaves no record, which says that it was killed
+    folder.clear()  # from here on a folder without a record means that the run was killed
     try:
         yield
     except UserError as error:
@@ -172,7 +172,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
     except Paused as pause:
         paused = pause
     except Exception as error:
-        paused = stop.signalled()  # a signal to the process group also ends a compiler at work, for example
+        paused = stop.signalled()  # the error may be that of a compiler which the same signal ended
         if paused is None:
             folder.write_error(traceback.format_exc())
             reason = f"{type(error).__name__}: {configure.first_line(error)}"
@@ -190,7 +190,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
 
 
 def _conditions(job: Job, device: str) -> dict[str, Any]:
-    """Return the backend and the library of products for the record. Raises UserError if one cannot compute here.
+    """Return the backend and the library of matrix products for the record. Raises UserError if one cannot run here.
 
     With `products=auto` a paused run keeps its library.
     """
@@ -203,7 +203,7 @@ def _conditions(job: Job, device: str) -> dict[str, Any]:
 
 
 def _trainer(job: Job, task: Task, device: str, stop: StopFlag, attempt: Attempt) -> Trainer:
-    """Return the trainer of a run at its first step. Raises UserError, and Paused."""
+    """Return the trainer of a run at step 0. Raises UserError, and Paused if a signal came during compilation."""
     settings, system = job.settings, job.system
     if settings.train.selection == "best_test" and not task.validates_on_test:
         raise UserError(f"train.selection=best_test: {task.name} validates on a split of its own; use best_val or last")
@@ -235,7 +235,7 @@ def _summary(job: Job, trainer: Trainer) -> dict[str, Any]:
 
 
 def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
-    """Test, print the score, and write predictions, sample and weights."""
+    """Test the model, print the score, write predictions, sample and weights; return entries of the record."""
     task, model, selection = trainer.task, trainer.model, trainer.recipe.selection
     test, predictions = _evaluate_on_test(job, trainer)
     entries: dict[str, Any] = {"test": test}

@@ -24,23 +24,23 @@ from lra.runs.settings import Settings
 if TYPE_CHECKING:  # torch takes seconds to import
     from lra.training.trainer import Trainer
 
-LOCK_PATIENCE_SECONDS = 1.0  # a process that looks at the state of a run holds its lock for an instant
-INEXACT = ("precision", *ROUNDING)  # may change with resume=inexact
+LOCK_PATIENCE_SECONDS = 1.0  # a process that reads the status of a run holds its lock for an instant
+INEXACT = ("precision", *ROUNDING)  # keys that may change with resume=inexact
 NO_RECORD = "the process ended without a record: it was killed, perhaps for lack of memory"
 
 
 class Status(StrEnum):
-    """Status of a run; those of a record are finished, diverged, failed and paused."""
+    """Status of a run; a record has one of finished, diverged, failed and paused."""
 
     WAITING = "waiting"
     RUNNING = "running"  # a process holds its lock
     PAUSED = "paused"
-    KILLED = "killed"
-    REFUSED = "refused"
+    KILLED = "killed"  # it started, and left no record
+    REFUSED = "refused"  # by a UserError: a mistake in the configuration or the data
     FAILED = "failed"
     DIVERGED = "diverged"
     FINISHED = "finished"
-    SKIPPED = "skipped"  # finished before
+    SKIPPED = "skipped"  # the run had finished before this command
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,14 @@ class RunFolder:
         return run is not None and run.status != Status.FAILED
 
     def _found(self, resume: str) -> tuple[RunRecord | None, list[str]]:
-        """Return the record in the folder, if there is one, and how the run there differs from `settings`."""
+        """Return the record in the folder, if any, and the differences between the run there and `settings`."""
         if not self.is_claimed:
             return None, []
         run, config = self.record, self.path / CONFIG
         with readable(config):
             identity = run.config if run is not None else read_json(config) if config.exists() else None
         ended = run is not None and run.status in (Status.FINISHED, Status.DIVERGED)
-        # A mean pools runs that differ in rounding; a run that resumes must compute the same bits.
+        # Runs that differ in rounding are pooled in one mean; a run that resumes must compute the same bits.
         allowed = INEXACT if resume == "inexact" else ROUNDING if ended else ()
         changes = [] if identity is None else identity_differences(identity, self.settings, allowed)
         if run is not None and run.status == Status.FINISHED and not changes:
@@ -104,7 +104,7 @@ class RunFolder:
         return run, changes
 
     def status(self) -> tuple[Status, str]:
-        """Return the status of the run and the reason; for a running one the process that trains it."""
+        """Return the status of the run and its reason; for a running one the process that trains it."""
         try:
             run = self.record
             if not self.is_done and (other := holder(self.path / LOCK)) is not None:
@@ -120,12 +120,12 @@ class RunFolder:
         return Status.WAITING, "it never started"
 
     def lock(self) -> AbstractContextManager[None]:
-        """Hold the lock while a run trains. Raises Locked if another process does."""
+        """Return a context manager that holds the lock of the run. Raises Locked if another process holds it."""
         self.path.mkdir(parents=True, exist_ok=True)
         return hold(self.path / LOCK, LOCK_PATIENCE_SECONDS)
 
     def clear(self) -> None:
-        """Remove the record and the error of earlier attempts, and a run that is replaced; write the identity."""
+        """Remove record and error.log of earlier attempts, or a run that `overwrite` replaces; write the identity."""
         sweep_partials(self.path)
         if self.settings.overwrite and self._found(self.settings.resume)[1]:
             for path in self.path.iterdir():
@@ -136,16 +136,16 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def write_error(self, text: str) -> None:
-        """Write error.log; on a full disk the message in the terminal is all there is."""
+        """Write error.log; do nothing if that fails, as on a full disk, since the terminal shows the error, too."""
         with suppress(UserError, OSError):
             write_atomic(self.path / ERRORS, text.encode())
 
     def resume(self, trainer: "Trainer") -> bool:
-        """Load the checkpoint into a trainer, if there is one; return True if there is.
+        """Load the checkpoint into a trainer; return False if there is none.
 
         Raises:
-            UserError: the checkpoint is damaged, of another run, of other data, or of other conditions without
-                `resume=inexact`.
+            UserError: the checkpoint is damaged, or belongs to another run, other data or, without `resume=inexact`,
+                other conditions.
         """
         saved = checkpoint.read(self.path)
         if saved is None:
@@ -186,7 +186,7 @@ def identity_differences(identity: Mapping[str, Any], settings: Settings, may_ch
 
 
 def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
-    """Compare the data of a finished run with those of settings, if they are the user's own."""
+    """List a change of the data since a finished run; only files and code of the user can change."""
     if "code" not in settings.identity and record.without_paths(settings.identity)["task"] == settings.task:
         return []
     builder = configure.build(settings.task, "task", kind=TaskBuilder)()
@@ -195,6 +195,6 @@ def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
 
 
 def prepared(builder: TaskBuilder, settings: Any) -> Task:
-    """Prepare the data of a task, if they are not prepared; `settings` name its folders, as for `DataConfig.of`."""
+    """Return the data of a task, prepared first if the cache lacks them; `settings` as for `DataConfig.of`."""
     with ProgressBar(builder.spec.name, "preparing the data, once") as progress:
         return builder.build(DataConfig.of(settings, progress))

@@ -36,7 +36,7 @@ class Protocol:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class SweepSettings:
-    """A run's sweep, and options of its report; the keys of `sweep`."""
+    """The sweep of a run and options of its report; the keys of `sweep`."""
 
     varied: list[str]
     jobs: PositiveInt
@@ -94,10 +94,10 @@ class Settings:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the numbers, the SHA-256 of the user's own source files included, without paths.
+        """All settings that decide results, without paths, and the SHA-256 of weights and source files of the user.
 
         Raises:
-            UserError: the file of initial weights is missing, whose digest is part of the identity.
+            UserError: the file of initial weights, whose digest is part of the identity, is missing.
         """
         values = {key: getattr(self, key) for key in RESULT_KEYS}
         chosen = {key: asdict(value) if is_dataclass(value) else value for key, value in values.items()}  # type: ignore
@@ -113,5 +113,5 @@ class Settings:
 
 
 def settings_of(cfg: DictConfig) -> Settings:
-    """Check names and types of a composed configuration. Raises UserError with the key of the first mistake."""
+    """Return a composed configuration with checked names and types. Raises UserError with the key of a mistake."""
     return parsed(Settings, configure.plain(cfg))

@@ -1,4 +1,4 @@
-"""Time of a whole sweep, from the first steps of its first run."""
+"""Estimate of the time of a whole sweep, from the first steps of its first run."""
 
 import time
 
@@ -7,18 +7,18 @@ from lra.core.errors import CONFIG_ERROR
 from lra.core.signals import Paused
 from lra.runs.build import Job, System
 
-MIN_STEPS, MIN_SECONDS = 3, 5.0  # before the time of a step is known; the first step is not counted
+MIN_STEPS, MIN_SECONDS = 3, 5.0  # measured before the estimate, without the first step
 
 
 def training_tokens(system: System) -> int:
-    """Return the tokens of one training and its pretraining, padding included."""
+    """Return the number of tokens in one training and its pretraining, padding included."""
     phases = [system] if system.pretraining is None else [system, system.pretraining.system]
     spec = system.builder.spec
     return sum(phase.recipe.steps * phase.recipe.batch_size for phase in phases) * spec.documents * spec.max_len
 
 
 class SweepTime:
-    """Print the time of the whole sweep during its first run, and stop it if that is above `max_hours`."""
+    """Estimator that prints the time of the sweep during its first run, and stops a sweep above `max_hours`."""
 
     def __init__(self, job: Job) -> None:
         settings, spec = job.settings, job.system.builder.spec

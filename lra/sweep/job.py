@@ -19,14 +19,14 @@ from lra.runs.run_folder import RunFolder, Status
 from lra.runs.settings import settings_of
 from lra.sweep import search
 
-_paused = False  # in a worker of joblib: the sweep is being stopped
+_paused = False  # True in a worker of joblib after a pause: it starts no further run
 
 
 def train(cfg: DictConfig) -> str | float:
     """Train the run of a configuration that a sweeper composed.
 
     Returns:
-        the outcome; for the sweeper of a search, the best validation result, minus infinity if the run is not finished.
+        The status of the run; for a search its best validation score, or minus infinity if the run is not finished.
 
     Raises:
         Paused: a signal or a limit stopped the run in the process of the sweep.
@@ -44,7 +44,7 @@ def train(cfg: DictConfig) -> str | float:
     title = f"[{number + 1}{'' if searching else f'/{cfg.sweep.jobs}'}] {cell} seed {cfg.seed}"
     try:
         settings = settings_of(cfg)
-        loggers_of(settings)  # its mistakes come before the training
+        loggers_of(settings)  # raises UserError for their options before the training
         job = Job(settings=settings, system=assemble(settings), cell=cell, title=title, number=number, search=searching)
         if searching:
             search.check(job.system.builder)
@@ -61,7 +61,7 @@ def train(cfg: DictConfig) -> str | float:
         outcome = Status.RUNNING
     except UserError as error:
         say(f"{title}: error: {error}")
-        with suppress(UserError):  # on a full disk; the end of the sweep reads the file
+        with suppress(UserError):  # a full disk; the summary of the sweep reads this file
             write_atomic(Path(cfg.out, cell.folder, seed_folder(cfg.seed), ERRORS), f"{error}\n".encode())
         outcome = Status.REFUSED
     except Paused as pause:

@@ -1,4 +1,4 @@
-"""Runs of a sweep that need no training, and what would stop its report; both before its first step."""
+"""Before the first step of a sweep: take over kept runs, and refuse runs that would prevent its report."""
 
 import json
 from collections import Counter, defaultdict
@@ -32,7 +32,7 @@ def data_digest(row: PlannedCell, digests: Digests) -> str | None:
 
 
 def take_over(plan: Plan, digests: Digests) -> None:
-    """Copy the runs that `plan` would train again from `kept`, and from runs.jsonl of its results folder.
+    """Copy kept runs, which `plan` need not train again, from the folder `kept` and the results folder's runs.jsonl.
 
     A kept run is taken over if its configuration, code, task version and data are those of the planned run.
     """
@@ -60,7 +60,10 @@ def take_over(plan: Plan, digests: Digests) -> None:
 def _equal(
     plan: Plan, rows: list[PlannedCell], known: dict[str, Run], reasons: Counter[str], digests: Digests
 ) -> Iterator[tuple[PlannedRun, Run]]:
-    """Yield the planned runs of a column that did not start, with equal kept runs; count reasons against others."""
+    """Yield the planned runs of a column that have not started, each with an equal kept run.
+
+    `reasons` counts why other kept runs are not taken.
+    """
     pairs, others = [], 0
     for row in rows:
         for run in row.runs:
@@ -72,15 +75,15 @@ def _equal(
                 others += 1
             else:
                 pairs.append((row, run, found))
-    for row, run, found in pairs:  # the data matter only where others will be trained on them: preparing takes time
+    for row, run, found in pairs:  # compared only if other runs will train on the data: preparing takes time
         if others and data_digest(row, digests) != found.record.provenance.data_sha256:
-            reasons[f"{found.record.task}: the data here are others, or are not prepared on this machine"] += 1
+            reasons[f"{found.record.task}: the data here differ, or are not prepared on this machine"] += 1
         else:
             yield run, found
 
 
 def _difference(row: PlannedCell, run: PlannedRun, record: RunRecord) -> str:
-    """Return why a kept run is not the planned one; empty if it is."""
+    """Return the reason why a kept run is not the planned one; empty if it is."""
     spec = row.system.builder.spec
     if record.status not in (Status.FINISHED, Status.DIVERGED):
         return record.status
@@ -94,10 +97,10 @@ def _difference(row: PlannedCell, run: PlannedRun, record: RunRecord) -> str:
 def refuse_conflicts(
     plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]]], digests: Digests
 ) -> dict[Path, str]:
-    """Return the runs that the report could not pool with those of their cell, with the reason.
+    """Return the folders of runs that the report could not pool with earlier runs of their cell, with the reason.
 
     Raises:
-        UserError: runs to train and runs that are there would share a column of the report, but cannot be compared.
+        UserError: runs to train would share a column of the report with earlier runs, but cannot be compared with them.
     """
     from lra.reports.frame import COLUMN, conflict
 

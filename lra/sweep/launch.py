@@ -35,7 +35,7 @@ ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other m
 
 
 class Forwarding(StopFlag):
-    """Stop flag of a sweep with joblib, which passes the signal on: the workers save their runs, and the parent waits.
+    """Stop flag of a sweep with joblib: passes a signal to the workers, which save their runs while the parent waits.
 
     Raising an exception in the parent would make joblib kill them.
     """
@@ -55,7 +55,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     from the runs' folders, so they do not depend on the launcher.
 
     Raises:
-        UserError: a mistake, before the first run.
+        UserError: a mistake, found before the first run.
         SystemExit: at the end, if not all runs are finished.
     """
     _check_launch(config)
@@ -152,11 +152,11 @@ def _launch(
         if pause := flag.signalled():
             raise pause
     for result in results:
-        _ = result.return_value  # raises what broke the job
+        _ = result.return_value  # raises the exception of a job that failed
 
 
 def _one_by_one(launcher: Launcher, runs: list[PlannedRun], shared: list[str]) -> None:
-    """Launch the first run that no other process trains, and so on: several processes may share a sweep."""
+    """Launch the runs in order, except those that another process is training: several processes may share a sweep."""
     waiting, number = list(runs), 0
     while free := next((run for run in waiting if holder(run.folder / LOCK) is None), None):
         waiting.remove(free)
@@ -172,7 +172,7 @@ def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> N
 
     Args:
         refused: the reason of each run that was not launched.
-        broken: the reason if the launcher gave up.
+        broken: error of the launcher, empty if there was none.
         code: exit code if the sweep was stopped; waiting runs are then not listed.
     """
     runs = [run for row in plan.rows for run in row.runs]
@@ -194,7 +194,7 @@ def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> N
 
 
 def _report(out: Path) -> Counter[str]:
-    """Write and print the report; return the number of faults by kind."""
+    """Write and print the report; return an empty counter, or one with `no report` if that fails."""
     from lra.reports import show, write_report  # imports pandas and statsmodels
 
     try:

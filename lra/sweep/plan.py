@@ -45,7 +45,7 @@ INDIRECT_KEYS = ("system", "case", "size", "experiment")  # act through other ke
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """One run of a sweep. `overrides`: the command line that makes it."""
+    """One run of a sweep. `overrides`: the command line that composes it."""
 
     folder: Path
     settings: Settings
@@ -54,7 +54,7 @@ class PlannedRun:
 
     @property
     def run_folder(self) -> RunFolder:
-        """The state of its folder."""
+        """Folder of the run, which gives its status."""
         return RunFolder(self.folder, self.settings)
 
     def to_do(self) -> bool:
@@ -95,7 +95,7 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All cells of a sweep, composed and checked. `varied`: keys that vary without a level in a run's path."""
+    """All cells of a sweep, composed and checked. `varied`: swept keys without a level in a run's path."""
 
     out: Path
     varied: list[str]
@@ -104,7 +104,7 @@ class Plan:
 
 def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
     """Return every cell of a sweep, checked; `config` includes Hydra's node. Raises UserError for the first mistake."""
-    now = time.localtime()  # one moment for all runs, where `out` has ${now:...}
+    now = time.localtime()  # one time for all runs if `out` contains ${now:...}
     OmegaConf.register_new_resolver("now", lambda pattern: time.strftime(pattern, now), replace=True)
     overrides = _overrides(config, loader)
     seeds = overrides.pop("seed", None)
@@ -120,7 +120,7 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
         return settings_of(composed), composed
 
     # `system`, `case`, `size` and `experiment` act through other keys, which name the cells; they are part of the name
-    # only where two cells would be called alike without them.
+    # only where two cells would have the same name without them.
     for keys in (varied, [*varied, *indirect]):
         rows = [_row(compose, list(combination), seeds, keys) for combination in product(*overrides.values())]
         clash = _clash(rows)
@@ -137,14 +137,14 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
         (key, one, two), *_ = differences(clash[0].settings.identity, clash[1].settings.identity)
         raise UserError(
             f"{clash[0].cell}: two rows of this sweep would share this cell of the table, with {key} {one} and {two}; "
-            "give data sets a task.name, and other rows an out, of their own"
+            "use another task.name for each data set, or another out=... for other rows"
         )
     _check_rates(rows)
     return Plan(out=Path(outs[0]), varied=keys, rows=rows)
 
 
 def _check_rates(rows: list[PlannedCell]) -> None:
-    """Print the cells for whose system `rates` has no settings. Raises UserError if it has none for all of them."""
+    """Print the cells whose system has no settings in `rates`. Raises UserError if no cell has any."""
     path = rows[0].settings.rates
     if path is None:
         return
@@ -152,7 +152,7 @@ def _check_rates(rows: list[PlannedCell]) -> None:
     if without and len(without) == len(rows):
         raise UserError(rates.no_row(path, without))
     if without:
-        say(f"{rates.no_row(path, without)}; they keep their own")
+        say(f"{rates.no_row(path, without)}; they keep their own settings")
 
 
 def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
@@ -172,7 +172,7 @@ def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied
     loggers_of(settings)
     system = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
-    # Composing takes a tenth of a second: the seeds of a cell share it unless another value depends on the seed.
+    # Composing takes 0.1 s: the seeds of a cell share one composition unless another value depends on the seed.
     differs = settings.init is not None or SEED_REFERENCE.search(str(_unresolved(composed)))
     runs = []
     for override in seeds or [f"seed={settings.seed}"]:
@@ -210,7 +210,7 @@ def _parsed(override: str) -> Override:
 
 def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]:
     """Return the overrides of each key, several where it is swept; the command line replaces the preset's."""
-    hydra = _unresolved(config)["hydra"]  # ${seed} is that of each run
+    hydra = _unresolved(config)["hydra"]  # unresolved: ${seed} differs between runs
     preset = [f"{key}={value}" for key, value in (hydra["sweeper"]["params"] or {}).items()]
     choices: dict[str, list[str]] = {}
     parser = OverridesParser.create(config_loader=loader)
@@ -232,7 +232,7 @@ def _unresolved(config: DictConfig) -> Any:
 
 
 def _add_rows(choices: dict[str, list[str]]) -> None:
-    """Turn `also` into further values of the key by which the rows of this sweep differ."""
+    """Add the names in `also` to the values of `system` or `attention`, whichever the sweep varies."""
     for text in choices.pop("also", []):
         names = yaml.safe_load(text.partition("=")[2])
         check_value(list[str] | str, names, "also")

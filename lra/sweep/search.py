@@ -1,4 +1,4 @@
-"""Hyper-parameter search by other sweepers, as `hydra/sweeper=optuna`: its objective, and the best settings."""
+"""Hyper-parameter search by other sweepers, such as `hydra/sweeper=optuna`: objective and best settings."""
 
 import json
 from collections import defaultdict
@@ -27,7 +27,7 @@ BEST = "best.yaml"  # the best settings of each system, in the results folder
 
 
 def is_search(hydra_cfg: DictConfig) -> bool:
-    """True if a sweeper other than ours starts the runs."""
+    """Return True if a sweeper other than that of lra starts the runs."""
     return hydra_cfg.runtime.choices.get("hydra/sweeper") != SWEEPER
 
 
@@ -51,7 +51,7 @@ def best_settings(runs: list[Run], overrides: Iterable[str]) -> list[dict[str, A
     """Return the setting of each system with the best mean validation over its seeds, as rows of best.yaml.
 
     Args:
-        runs: finished ones.
+        runs: finished runs.
         overrides: command line of the search.
     """
     values: dict[str, set[str]] = {}
@@ -74,7 +74,7 @@ def best_settings(runs: list[Run], overrides: Iterable[str]) -> list[dict[str, A
 
 
 def conclude(out: Path, overrides: Iterable[str]) -> None:
-    """Print the best settings of each system and data set with what failed, and write best.yaml.
+    """Print the best settings of each system on each task and the runs that failed; write best.yaml.
 
     Args:
         out: results folder.
@@ -82,7 +82,7 @@ def conclude(out: Path, overrides: Iterable[str]) -> None:
 
     Raises:
         UserError: no run is finished.
-        SystemExit: a run failed, was refused or is paused. A diverged run is an answer of the search.
+        SystemExit: a run failed, was refused or is paused. A diverged run is a valid result of a search.
     """
     runs = read_runs(out) if any(out.rglob(RECORD)) else []
     names: dict[str, list[str]] = defaultdict(list)
@@ -101,7 +101,7 @@ def conclude(out: Path, overrides: Iterable[str]) -> None:
         path = out / BEST
         text = yaml.safe_dump(rows, default_flow_style=None, sort_keys=False, allow_unicode=True)
         write_atomic(path, f"# Best settings by validation; rates={path} applies them.\n{text}".encode())
-        say(f"rates={path} trains each system with its own", to_stdout=True)
+        say(f"rates={path} trains each system with its best settings", to_stdout=True)
     for status in (Status.DIVERGED, Status.FAILED, Status.REFUSED, Status.PAUSED):
         if names[status]:
             say(f"{plural(len(names[status]), 'run')} {status}: {', '.join(names[status])}")

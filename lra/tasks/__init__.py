@@ -1,4 +1,4 @@
-"""Tasks, one file or folder each. This module exports what a new task imports from `lra.datasets`."""
+"""Tasks, one module each. This package exports the names of `lra.datasets` that a new task needs."""
 
 from lra.datasets.builder import TaskBuilder
 from lra.datasets.task import PADDING, DataConfig, Progress, Split, Task, TaskSpec, no_op_progress, titled

@@ -1,4 +1,4 @@
-"""Files of each split: by name in a folder, as shards, in a folder of each split, or those of a data set of the hub."""
+"""Find the files of each split: named by split, shards, a folder per split, or files of a data set of the hub."""
 
 import re
 from pathlib import Path
@@ -14,25 +14,25 @@ from lra.datasets.cache import SPLITS
 from lra.datasets.tables import parts_of
 
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}
-OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json")  # beside the files of `save_to_disk`
+OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json")  # metadata files of `save_to_disk`
 SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)")
 
 
 def _described(value: Any) -> Any:
-    """Raise ValueError with all forms of `Data` for a list, a null and other splits; pydantic checks the rest."""
+    """Raise ValueError, with the forms of `Data`, for a list, null or unknown splits; pydantic checks the rest."""
     if value is None or isinstance(value, list) or (isinstance(value, dict) and not value.keys() <= {*SPLITS}):
         raise ValueError("expected a folder, a file, {train: FILE, val: FILE, test: FILE}, or hf:NAME")
     return value
 
 
 Data = Annotated[str | dict[str, str], BeforeValidator(_described)]
-"""A folder, a file, a file for each split (train alone is enough), or a data set of the hub."""
+"""A folder, a file, a file for each split (only train is required), or a data set of the hub."""
 Paths = dict[str, list[Path]]
-"""Files of each split that has some."""
+"""Files by split; splits without files are missing."""
 
 
 def files_of(builder: FromSource, data: Data) -> Paths:
-    """Return the files of each split that has some; train must have some."""
+    """Return the files of each split that has files; raise UserError if train has none."""
     if isinstance(data, dict):
         paths = {split: [builder.located(data[split], "data")] for split in SPLITS if split in data}
         found = ", ".join(data)
@@ -57,7 +57,10 @@ def files_of(builder: FromSource, data: Data) -> Paths:
 
 
 def _found(folder: Path, split: str) -> list[Path]:
-    """Files of a split in a folder or in its folder `data`: one file, its shards, or a folder, in any case."""
+    """Return the files of a split in a folder or in its subfolder `data`.
+
+    They are one file, shards, or the files of a subfolder; names are compared without regard to case.
+    """
     found: dict[str, list[Path]] = {}
     for path in _entries(folder):
         stem, kind = parts_of(path)
@@ -80,7 +83,7 @@ def _found(folder: Path, split: str) -> list[Path]:
 
 
 def unread(builder: FromSource, data: Data, files: Paths) -> list[str]:
-    """Return the names of what else is in the folder, or of other splits of the data set of the hub."""
+    """Return the names of files in the folder that no split uses, or of unused splits of a data set of the hub."""
     if isinstance(data, dict) or not (data.startswith(HUB) or builder.located(data, "data").is_dir()):
         return []
     if data.startswith(HUB):
@@ -95,10 +98,10 @@ def unread(builder: FromSource, data: Data, files: Paths) -> list[str]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Files and folders in a folder and in its folder `data`, without hidden ones."""
+    """Return the files and folders in a folder and in its subfolder `data`, without hidden ones."""
     return [path for base in (folder, folder / "data") if base.is_dir() for path in _visible(base)]
 
 
 def _visible(folder: Path) -> list[Path]:
-    """Files and folders in a folder; macOS leaves `._NAME` beside a copied file NAME."""
+    """Return the files and folders in a folder, without hidden ones such as the `._NAME` of macOS."""
     return [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]

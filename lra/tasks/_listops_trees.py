@@ -1,8 +1,9 @@
 """Generator of random ListOps expressions with the distribution of Long Range Arena (Tay et al. 2021).
 
-A node at depth 1 to 9 is an operator with probability 1/4, else a digit; operators have 2 to 10 arguments; at depth 10
-all are digits. LRA's generator is recursive and unseeded. This one draws a whole level of many trees at once, from raw
-Philox bits and with integer arithmetic only, so that a seed gives the same bytes on every machine.
+With the default options a node at depth 1 to 9 is an operator with probability 1/4, else a digit; a node at depth 10 is
+a digit; operators have 2 to 10 arguments. LRA's generator is recursive and unseeded. This one draws a whole level of
+many trees at once, from raw Philox bits and with integer arithmetic only, so that a seed gives the same bytes on every
+machine.
 """
 
 import hashlib
@@ -18,9 +19,9 @@ from lra.tasks import Progress
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE = "]"
 WORDS = (*"0123456789", *OPERATORS, CLOSE)
-IDS = {word: number for number, word in enumerate(WORDS, start=1)}  # 0 pads, 16 is the unknown word
+IDS = {word: number for number, word in enumerate(WORDS, start=1)}  # 0 is padding; 16, the unknown word, is unused
 TREES_PER_CHUNK = 8_192
-FRUITLESS_CHUNKS = 64
+FRUITLESS_CHUNKS = 64  # consecutive chunks without a new expression after which `generate` gives up
 
 
 def generate(
@@ -34,23 +35,26 @@ def generate(
     workers: int,
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Generate different expressions.
+    """Generate `total` distinct expressions.
 
-    Chunk c of candidates is a pure function of (seed, c), and chunks are taken in order, so that the number of worker
-    processes changes nothing.
+    Chunk c of candidates is a pure function of (seed, c), and chunks are used in order, so that the result does not
+    depend on the number of worker processes.
 
     Args:
         total: number of expressions.
-        min_length: see `ListOps`; likewise max_length, max_depth and max_args.
-        seed: of the data.
-        workers: processes.
-        progress: called with (expressions done, total).
+        min_length: see `ListOps`.
+        max_length: see `ListOps`.
+        max_depth: see `ListOps`.
+        max_args: see `ListOps`.
+        seed: seed of the data.
+        workers: number of processes.
+        progress: callback with the arguments (expressions done, total).
 
     Returns:
         Tokens [sum of lengths] uint8, offsets [total + 1] int64, labels [total].
 
     Raises:
-        UserError: there are too few different expressions within the bounds.
+        UserError: fewer than `total` distinct expressions were found within the bounds.
     """
     seen: set[bytes] = set()
     kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -82,9 +86,9 @@ Chunk = tuple[np.ndarray, np.ndarray, np.ndarray, list[bytes]]
 
 
 def chunk(index: int, seed: int, min_length: int, max_length: int, max_depth: int, max_args: int) -> Chunk:
-    """Return tokens, lengths, labels and digests of the kept trees of candidate chunk `index`.
+    """Return tokens, lengths, labels and digests of trees of chunk `index` whose length is within the bounds.
 
-    A bare digit is never long enough, so every root is an operator.
+    A single digit is always too short, so every root is drawn as an operator.
     """
     bits = streams.philox(seed, "data", index)
     levels = _grow(bits, min_length, max_length, max_depth, max_args)
@@ -99,16 +103,16 @@ def chunk(index: int, seed: int, min_length: int, max_length: int, max_depth: in
     return tokens, lengths, labels, digests
 
 
-# A level holds the nodes of one depth of all trees, siblings side by side and in the order of their parents:
-# symbol [n] (digit 0-9, or 10 + operator) and arguments [n] (0 for a digit).
+# A level holds the nodes of one depth of all trees; siblings are adjacent, in the order of their parents. Arrays are
+# symbol [n] (digit 0-9, or 10 + index of the operator) and number of arguments [n] (0 for a digit).
 Level = tuple[np.ndarray, np.ndarray]
 
 
 def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: int, max_args: int) -> list[Level]:
-    """Draw the trees level by level, dropping those that grow too long, and keep those of the right length.
+    """Draw the trees level by level, and return the levels of those whose length is within the bounds.
 
-    One 64-bit word decides a node: bits 0-1 whether it is an operator, bits 2-3 which, and the upper half, scaled to
-    the range by a product, its digit or its number of arguments (bias below 3e-9).
+    One 64-bit word determines a node: bits 0-1 whether it is an operator, bits 2-3 which operator, and the upper half,
+    multiplied by the range and shifted, its digit or its number of arguments (bias below 3e-9).
     """
     trees = np.arange(TREES_PER_CHUNK)
     lengths = np.zeros(TREES_PER_CHUNK, dtype=np.int64)
@@ -129,7 +133,7 @@ def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: i
         drawn.append((trees, symbol, arguments))
         lengths += np.bincount(trees, weights=1 + operator, minlength=TREES_PER_CHUNK).astype(np.int64)
         pending = np.bincount(trees, weights=arguments, minlength=TREES_PER_CHUNK).astype(np.int64)
-        alive = lengths + pending < max_length  # before children are allocated: there may be any number
+        alive = lengths + pending < max_length  # drop long trees before their children use memory
         trees = np.repeat(trees, np.where(alive[trees], arguments, 0))
         lengths[lengths + pending >= max_length] = max_length
     keep = (lengths > min_length) & (lengths < max_length)
@@ -137,7 +141,7 @@ def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: i
 
 
 def _fold(levels: list[Level]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Compute length and value of every node from the leaves to the roots, level by level."""
+    """Return length in tokens and value of every node, by level; computed from the leaves to the roots."""
     sizes: list[np.ndarray] = []
     values: list[np.ndarray] = []
     for symbol, arguments in reversed(levels):
@@ -154,7 +158,7 @@ def _fold(levels: list[Level]) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def _apply(operator: np.ndarray, operands: np.ndarray, starts: np.ndarray, arguments: np.ndarray) -> np.ndarray:
-    """Apply each operator to its run of operands; a median that ends in .5 is truncated."""
+    """Return the value of each operator [n] on its consecutive operands; a median that ends in .5 is rounded down."""
     counts = np.bincount(
         np.repeat(np.arange(len(operator)), arguments) * 10 + operands, minlength=10 * len(operator)
     ).reshape(-1, 10)
@@ -173,7 +177,7 @@ def _apply(operator: np.ndarray, operands: np.ndarray, starts: np.ndarray, argum
 
 
 def _lay_out(levels: list[Level], sizes: list[np.ndarray]) -> np.ndarray:
-    """Write each node's word at its place from the roots to the leaves, operators also their close."""
+    """Return the tokens of all trees; each level writes its words, and for operators the closing bracket."""
     tokens = np.empty(sizes[0].sum(), dtype=np.uint8)
     places = np.cumsum(sizes[0]) - sizes[0]
     for depth, (symbol, arguments) in enumerate(levels):

@@ -1,8 +1,8 @@
 """Occupancy masks on which Pathfinder's snakes grow, and their rendering, for many images at once.
 
-The public generator keeps lines and markers in float32, in which many halves are slightly less and are rounded down.
-`exact` uses whole numbers, where halves are rounded up. IEEE 754 defines the rounding of every operation, so that a
-picture has the same bytes on every machine.
+The public generator keeps lines and markers in float32, where many values that should end in .5 are slightly smaller
+and are rounded down. `exact` uses whole numbers, where such values are rounded up. IEEE 754 defines the rounding of
+every operation, so that a picture has the same bytes on every machine.
 
 Legend: n images, S paddles of a snake, P pixels of a stamp's side, W of a window's; positions are (row, column), turns
 index the directions of `Paddles`.
@@ -16,12 +16,12 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from lra.tasks._pathfinder_sprites import FULL, Paddles, dilated, markers
 
-FREE = 76  # a pixel is free if its mask value is at most this: 0.3 of 255
+FREE = 76  # maximum mask value of a free pixel: 0.3 * 255
 MARKER = 100  # contrast of a marker in percent
 
 
 class Snakes(NamedTuple):
-    """One snake in each of n images: beginnings of paddles [n, S, 2], their turns [n, S], the last pivot [n, 2]."""
+    """One snake in each of n images: start points of its paddles [n, S, 2], their turns [n, S], last pivot [n, 2]."""
 
     positions: np.ndarray
     turns: np.ndarray
@@ -31,7 +31,7 @@ class Snakes(NamedTuple):
         return Snakes(*(part[rows] for part in self))
 
     def longer(self, rows: np.ndarray, positions: np.ndarray, turns: np.ndarray, pivot: np.ndarray) -> "Snakes":
-        """Append one paddle to each snake of `rows`."""
+        """Return the snakes `rows`, each with one more paddle."""
         return Snakes(
             np.concatenate([self.positions[rows], positions[:, None]], axis=1),
             np.concatenate([self.turns[rows], turns[:, None]], axis=1),
@@ -41,9 +41,13 @@ class Snakes(NamedTuple):
 
 @dataclass(frozen=True)
 class Board:
-    """Masks of n images with a rim, so that paddles at an edge need no special case, and the same masks dilated.
+    """Occupancy masks of n images; a rim around the window lets paddles at an edge be drawn like all others.
 
-    The rim of the dilated masks is full.
+    Attributes:
+        window: pixels of a side, without the rim.
+        style: paddles of the snakes.
+        mask: masks [n, side, side] uint8, with side = window + 2 rim.
+        near: masks dilated by the margin of the paddles, in the same shape; their rim is full.
     """
 
     window: int
@@ -55,28 +59,28 @@ class Board:
         return len(self.mask)
 
     def at(self, rows: np.ndarray) -> "Board":
-        """Return a copy of some images."""
+        """Return a board with copies of the images `rows`."""
         return Board(self.window, self.style, self.mask[rows], self.near[rows])
 
     def put(self, rows: np.ndarray, board: "Board") -> None:
-        """Replace the masks of some images."""
+        """Replace the masks of the images `rows` by those of another board."""
         self.mask[rows], self.near[rows] = board.mask, board.near
 
     def within(self, positions: np.ndarray) -> np.ndarray:
-        """True where positions [..., 2] are inside the window."""
+        """Return True for each of `positions` [..., 2] that is inside the window."""
         return ((positions >= 0) & (positions < self.window)).all(axis=-1)  # type: ignore[return-value]
 
     def free(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """True where positions [..., 2] of images `rows` [...] are free."""
+        """Return True for each of `positions` [..., 2] that is free in its image of `rows` [...]."""
         return self.mask[rows, positions[..., 0] + self.style.rim, positions[..., 1] + self.style.rim] <= FREE
 
     def touches(self, rows: np.ndarray, positions: np.ndarray, turns: np.ndarray) -> np.ndarray:
-        """True where paddles [n], one per image, touch the mask."""
+        """Return True for each paddle [n] that touches the mask of its image of `rows` [n]."""
         patches, where = _around(self.mask, self.style.rim, self.style.mask, rows, positions)
         return (patches[where] > self.style.room[turns]).any(axis=(1, 2))
 
     def add(self, rows: np.ndarray, positions: np.ndarray, turns: np.ndarray) -> None:
-        """Add paddles [n], one per image."""
+        """Add paddles [n] to the masks, one to each image of `rows` [n]."""
         lay(self.mask, self.style.rim, self.style.mask[turns], rows, positions)
         lay(self.near, self.style.rim, self.style.near[turns], rows, positions)
 
@@ -84,7 +88,7 @@ class Board:
 def _around(
     pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, positions: np.ndarray
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """All patches of a stamp's size, and the indices of those around `positions` [n, 2]."""
+    """Return a view of all patches of a stamp's size, and the indices in it of those around `positions` [n, 2]."""
     size = stamps.shape[-1]
     corners = positions + (rim - size // 2)
     patches = sliding_window_view(pictures, (size, size), axis=(1, 2), writeable=True)
@@ -92,15 +96,15 @@ def _around(
 
 
 def lay(pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> None:
-    """Take in place the maximum of pictures with a rim and of one stamp [n, P, P] each around `positions` [n, 2]."""
+    """Draw a stamp [n, P, P] around each of `positions` [n, 2] into `pictures`, in place, by the maximum of both."""
     patches, where = _around(pictures, rim, stamps, rows, positions)
     patches[where] = np.maximum(patches[where], stamps)
 
 
 def empty(window: int, padding: int, style: Paddles, n: int) -> Board:
-    """Return n boards with only a frame of `padding` pixels."""
+    """Return a board of n images without snakes, whose outer `padding` pixels are occupied."""
     side = window + 2 * style.rim
-    far = np.maximum.outer(*[np.abs(2 * np.arange(side) - side + 1)] * 2)  # from the middle, in half pixels
+    far = np.maximum.outer(*[np.abs(2 * np.arange(side) - side + 1)] * 2)  # distance from the centre, in half pixels
     inner = window - 2 * padding
     frame = np.where((far < window) & (far > inner - 1), FULL, 0).astype(np.uint8)
     near = np.where(far < window, dilated(frame, style.margin), FULL).astype(np.uint8)[None]
@@ -108,24 +112,24 @@ def empty(window: int, padding: int, style: Paddles, n: int) -> Board:
 
 
 def joined(snakes: "tuple[Snakes, ...] | list[Snakes]") -> Snakes:
-    """Concatenate snakes of several sets of images."""
+    """Concatenate the snakes of several sets of images to one set."""
     return Snakes(*(np.concatenate(parts) for parts in zip(*snakes, strict=True)))
 
 
 def lit(sprites: np.ndarray, contrast: int, *, exact: bool) -> np.ndarray:
-    """Scale sprites uint8 by a contrast in percent, float32: whole numbers if exact, else fractions of full white."""
+    """Scale uint8 sprites by a contrast in percent to float32: whole numbers if `exact`, else fractions of white."""
     values = sprites.astype(np.float32)
     return values * np.float32(contrast) if exact else values / np.float32(FULL) * np.float32(contrast / 100)
 
 
 def paint(canvas: np.ndarray, rim: int, lines: np.ndarray, snake: Snakes, rows: np.ndarray) -> None:
-    """Draw one snake on each of the canvases `rows` [n]; `lines` are the sprites of a paddle by direction."""
+    """Draw one snake on each of the canvases `rows` [n]; `lines` are a paddle's sprites by direction."""
     for position, turn in zip(snake.positions.swapaxes(0, 1), snake.turns.T, strict=True):
         lay(canvas, rim, lines[turn], rows, position)
 
 
 def marked(canvas: np.ndarray, ends: np.ndarray, radius: float, *, exact: bool) -> np.ndarray:
-    """Return images [n, W, W] uint8 from 0 to 255 with markers at two positions each [n, 2, 2]."""
+    """Return images [n, W, W] uint8 with a marker at each of the two positions `ends` [n, 2, 2] of an image."""
     window = canvas.shape[-1]
     looks = lit(markers(radius, window), MARKER, exact=exact)
     side = looks.shape[-1]
@@ -136,7 +140,7 @@ def marked(canvas: np.ndarray, ends: np.ndarray, radius: float, *, exact: bool) 
 
 
 def _greys(canvas: np.ndarray, *, exact: bool) -> np.ndarray:
-    """Scale each image to its largest value, and round."""
+    """Return images uint8, each scaled so that its largest value is 255, and rounded."""
     values = canvas.astype(np.float64)
     highest = values.max(axis=(1, 2), keepdims=True)
     scaled = FULL * values / highest if exact else values * (FULL / highest)

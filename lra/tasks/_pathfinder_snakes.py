@@ -1,7 +1,7 @@
-"""Generator of Pathfinder's images: two snakes of paddles, distractors, and two markers, on one snake or on both.
+"""Generator of Pathfinder's images: two snakes of paddles, distractors, and two markers, on one snake or one on each.
 
-The images of a block grow in lockstep: many pairs of snakes are begun at once, and those at a dead end are dropped. A
-block is a function of (seed, block) alone, from raw Philox bits and numbers that every machine rounds alike.
+The images of a block are generated together: many pairs of snakes grow paddle by paddle, and pairs at a dead end are
+dropped. A block depends only on (seed, block); it is computed from raw Philox bits, and every machine rounds alike.
 
 Legend: n images, S paddles of a snake, W pixels of a side; positions are (row, column), turns index the directions of
 `Paddles`.
@@ -18,36 +18,36 @@ from lra.datasets.probes import Draws
 from lra.tasks._pathfinder_board import Board, Snakes, empty, joined, lit, marked, paint
 from lra.tasks._pathfinder_sprites import DEGREES, FULL, WEIGHT, Paddles, paddles
 
-BLOCK = 500  # images
-PAIRS_AT_ONCE, PIXELS_AT_ONCE = 1 << 12, 1 << 25  # that are begun together, and of their masks
-TRIES = 3  # to place a paddle
-DISTRACTOR_TRIES = 5
-DEAD_END = WEIGHT * FULL // 10_000  # all weights together: 1e-4
-GUESSES = 16  # at a free place, before all positions are looked at
-FRUITLESS = 1 << 15  # pairs given up one after the other
+BLOCK = 500  # images per block
+PAIRS_AT_ONCE, PIXELS_AT_ONCE = 1 << 12, 1 << 25  # maximum pairs of snakes begun together, and pixels of their masks
+TRIES = 3  # attempts to add a paddle to a snake
+DISTRACTOR_TRIES = 5  # attempts to place a distractor
+DEAD_END = WEIGHT * FULL // 10_000  # a snake is stuck if all its weights sum to at most this, 1e-4 in the generator
+GUESSES = 16  # random positions that are tried for a first paddle before all positions are checked
+FRUITLESS = 1 << 15  # pairs begun per completed pair at which `_pairs` gives up
 
 
 @dataclass(kw_only=True)
 class Design:
-    """Options of an image: those of the public generator.
+    """Options of an image, as in the public generator.
 
     Args:
         window: pixels of a side.
-        padding: pixels at the edges that stay free.
+        padding: pixels at the edges that stay empty.
         seed_distance: pixels between the first paddles of the two snakes.
-        paddle_length: pixels.
-        paddle_thickness: pixels, a multiple of 0.5.
-        paddle_margins: pixels of free space around a paddle, one of these for each picture.
+        paddle_length: length of a paddle in pixels.
+        paddle_thickness: thickness of a paddle in pixels, a multiple of 0.5.
+        paddle_margins: free pixels around a paddle; each picture draws one of these values.
         continuity: straightness of snakes.
-        marker_radius: pixels.
+        marker_radius: radius of a marker in pixels.
         contour_length: paddles of a snake.
-        distractors: short snakes to place, if there is room.
+        distractors: number of distractors, short snakes that are placed if there is room.
         distractor_length: paddles of a distractor.
-        contrast: percent, of the snakes.
-        distractor_contrast: percent.
-        fixed_generator: without the generator's artefacts: the first paddle has any direction; the second snake does
-            not begin on the first; no paddle is missing from the mask; distractors have the contrast of the snakes; all
-            edges are alike; greys and positions are rounded from exact values.
+        contrast: contrast of the snakes in percent.
+        distractor_contrast: contrast of the distractors in percent.
+        fixed_generator: remove the artefacts of the public generator: the first paddle has any direction; the second
+            snake does not begin on the first; no paddle is missing from the mask; distractors have the contrast of the
+            snakes; all edges are alike; grey values and positions are rounded from exact values.
     """
 
     window: PositiveInt
@@ -67,7 +67,7 @@ class Design:
 
     @property
     def contrasts(self) -> tuple[int, int]:
-        """Contrasts of the two snakes and of the distractors."""
+        """Contrast of the two snakes, and of the distractors, in percent."""
         return self.contrast, self.contrast if self.fixed_generator else self.distractor_contrast
 
     def paddles(self, margin: int) -> Paddles:
@@ -78,8 +78,8 @@ class Design:
 class Images(NamedTuple):
     """Images of a block.
 
-    `pixels` [n, W, W] uint8; `labels` [n], 1 for both markers on one snake; `attributes` [n, 3]: distance of the
-    markers, distractors placed, and length of the snake under the first marker.
+    `pixels` [n, W, W] uint8; `labels` [n], 1 if both markers are on one snake; `attributes` [n, 3]: distance between
+    the markers in pixels, number of distractors placed, and length in pixels of the snake with the first marker.
     """
 
     pixels: np.ndarray
@@ -88,7 +88,7 @@ class Images(NamedTuple):
 
 
 def block(index: int, seed: int, design: Design) -> Images:
-    """Return the BLOCK images of this index."""
+    """Return the BLOCK images of block `index`."""
     draws = Draws(seed, index)
     margins = draws.below(len(design.paddle_margins), BLOCK)
     labels, origins = draws.below(2, BLOCK), draws.below(2, BLOCK)
@@ -104,7 +104,7 @@ def block(index: int, seed: int, design: Design) -> Images:
 def _drawn(
     draws: Draws, design: Design, margin: int, labels: np.ndarray, origins: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels and attributes of images with these labels; `origins` [n] index the snake of the first marker."""
+    """Return pixels and attributes of images with these labels; `origins` [n]: which snake has the first marker."""
     style, rows = design.paddles(margin), np.arange(len(labels))
     board, *pair = _pairs(draws, design, style, len(labels))
     side = design.window + 2 * style.rim
@@ -128,7 +128,7 @@ def _drawn(
 
 
 def _lengths(steps: np.ndarray) -> np.ndarray:
-    """Lengths of steps [..., 2] in 256ths of a pixel: whole numbers, so that sums do not depend on the machine."""
+    """Return the lengths of steps [..., 2] in 1/256 pixel, as whole numbers, so that sums are equal on all machines."""
     return np.rint(256 * np.sqrt((steps**2).sum(axis=-1))).astype(np.int64)
 
 
@@ -137,7 +137,7 @@ def _rounded(lengths: np.ndarray) -> np.ndarray:
 
 
 def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board, Snakes, Snakes]:
-    """n boards with two snakes each."""
+    """Return a board of n images with two complete snakes each, and these snakes."""
     at_once = min(PAIRS_AT_ONCE, PIXELS_AT_ONCE // (design.window + 2 * style.rim) ** 2)
     arrivals: list[tuple[Board, Snakes, Snakes]] = []
     begun = arrived = 0
@@ -155,7 +155,7 @@ def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board,
 
 
 def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes, Snakes]:
-    """Start a pair on each board, and return the boards on which it was completed."""
+    """Begin a pair of snakes on each board, and return the boards where both were completed, and these snakes."""
     rows, pair = _seeds(draws, design, board)
     for _ in range(design.contour_length - 1):
         for number in range(2):
@@ -167,10 +167,10 @@ def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes,
 
 
 def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list[Snakes]]:
-    """First paddles of two snakes, and the images [n] with room for both.
+    """Return the indices of images with room for the first paddles of two snakes, and these paddles.
 
-    As in the public generator, every pixel that is checked around the first paddle must be at least twice
-    `seed_distance` from the edges of the window; only few directions of the paddle satisfy this.
+    As in the public generator, all pixels that are checked around the first paddle must be at least 2 * `seed_distance`
+    away from the edges of the window; only few directions of the paddle satisfy this.
     """
     style, n = board.style, len(board)
     edge = 2 * design.seed_distance
@@ -197,9 +197,9 @@ def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list
 
 
 def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tuple[np.ndarray, Snakes]:
-    """Add a paddle to each snake, and return the indices with room for it and their snakes.
+    """Add a paddle to each snake with room for it, and return the indices of these snakes, and the longer snakes.
 
-    A paddle is added to the mask when the next one is placed: earlier, the next would count as touching it.
+    A paddle is drawn into the mask when the next one is placed; if it were drawn earlier, the next would touch it.
     """
     style, rim = board.style, board.style.rim
     pivots = style.walked(style.ahead, snake.turns[:, -1], snake.pivot)
@@ -218,7 +218,7 @@ def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tu
 
 
 def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, Snakes]:
-    """Add a short snake to each board with room for one, and return the boards and their snakes."""
+    """Add a distractor to each image with room for one, and return the indices of these images, and the snakes."""
     missing, drawn = np.arange(len(board)), []
     for _ in range(DISTRACTOR_TRIES):
         turns = draws.below(DEGREES, len(missing))
@@ -239,9 +239,9 @@ def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray
 
 
 def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray) -> tuple[np.ndarray, Snakes]:
-    """First paddles [n] of these directions at a free place: the indices that have one, and the paddles.
+    """Place first paddles [n] of these directions at random free positions; return the indices placed, and the paddles.
 
-    A few guesses find one of many free positions; if they fail, all positions are tried.
+    GUESSES random positions are tried first; only for paddles that fit at none of them all positions are checked.
     """
     guesses = draws.below(board.window, len(rows), GUESSES, 2)
     free = _fits(board, np.repeat(rows, GUESSES), np.repeat(turns, GUESSES), guesses.reshape(-1, 2))
@@ -262,7 +262,7 @@ def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray)
 
 
 def _fits(board: Board, rows: np.ndarray, turns: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """True for first paddles [n] with room; pixels are checked in turn, while all before were free."""
+    """Return True for each first paddle [n] that fits; its pixels are checked up to the first occupied one."""
     style = board.style
     fits = board.within(style.walked(style.head, turns, positions)) & board.within(
         style.walked(style.first, turns, positions)

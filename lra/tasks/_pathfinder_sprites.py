@@ -1,10 +1,10 @@
 """Sprites of Pathfinder's paddles and markers for every direction, computed once.
 
-As in the public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder; Linsley et al. 2018) with SciPy's former
-`imresize`, everything is drawn at twice the size by Pillow and reduced by its Lanczos filter. Sines are rounded to 30
-bits before they are compared with a whole number, so that every machine finds the same pixels.
+As in the public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder; Linsley et al. 2018), which used SciPy's
+former `imresize`, sprites are drawn by Pillow at twice the size and reduced by its Lanczos filter. Sines are rounded to
+30 bits before they are compared with a whole number, so that every machine computes the same pixels.
 
-Legend: M margins, A directions (360 whole degrees for a first paddle, then K for later ones), P pixels of a side.
+Legend: A directions (360 whole degrees for a first paddle, then K for later ones), P pixels of a side.
 """
 
 from dataclasses import dataclass
@@ -16,70 +16,71 @@ import PIL.Image
 import PIL.ImageDraw
 
 DEGREES = 360  # directions of a first paddle
-SCALE = 2  # at which everything is drawn
-ONE = 1 << 30  # of sines and cosines
+SCALE = 2  # factor by which sprites are drawn larger
+ONE = 1 << 30  # fixed-point 1 of sines and cosines
 LANCZOS = 3  # lobes of the filter on either side
 FULL = 255
-TOUCH = 459  # two masks touch where their sum is above 1.8 x 255
+TOUCH = 459  # 1.8 * 255: two masks touch where their sum is at least this
 
 
 def sines(radians: np.ndarray) -> np.ndarray:
-    """Sine and cosine [n, 2] in units of 1 / ONE: displacements of rows and columns."""
+    """Return sine and cosine [n, 2] in units of 1 / ONE: the displacements in rows and columns."""
     return np.rint(np.stack([np.sin(radians), np.cos(radians)], axis=1) * ONE).astype(np.int64)
 
 
-ROUNDED_TWICE = [60, 300]  # 120 degrees either way: in floating point their cosine is more than -1/2, and is rounded up
+# Indices of -120 and 120 degrees: in floating point their cosine is slightly above -1/2, so it is rounded up once more.
+ROUNDED_TWICE = [60, 300]
 
 
 def rounded_up(distance: int, directions: np.ndarray) -> np.ndarray:
-    """Displacements [n, 2] of a walk of `distance` pixels, rounded up."""
+    """Return the displacements [n, 2] of walks of `distance` pixels in these directions, rounded up."""
     return -((-distance * directions) // ONE)
 
 
 def paces(distance: int, angles: np.ndarray, *, exact: bool) -> np.ndarray:
-    """Displacements [n, 2, 1] of walks of `distance` pixels; in floating point, as in the generator, unless exact."""
+    """Return the displacements [n, 2, 1] of walks of `distance` pixels; unless `exact`, in floats as the generator."""
     if exact:
         return distance * sines(angles)[:, :, None] / ONE
     return distance * np.array([[[sin(angle)], [cos(angle)]] for angle in angles.tolist()])
 
 
 def walks(distance: int, angles: np.ndarray, positions: np.ndarray, *, exact: bool) -> np.ndarray:
-    """Ends of walks of `distance` pixels from `positions` [n or 1, 2 or 1, P], rounded up [n, 2, P].
+    """Return the ends [n, 2, P] of walks of `distance` pixels from `positions` [n or 1, 2 or 1, P], rounded up.
 
-    In floating point sin(pi), cos(pi / 2) and cos(2 pi / 3) + 1/2 are slightly above zero: at the upper and the left
-    edge such a walk ends a pixel further inside.
+    In floating point sin(pi), cos(pi / 2) and cos(2 pi / 3) + 1/2 are slightly above zero; at the upper and the left
+    edge walks in these directions therefore end one pixel further inside.
     """
     return np.ceil(positions + paces(distance, angles, exact=exact)).astype(np.int64)
 
 
 def seconds(distance: int, positions: np.ndarray, *, exact: bool) -> np.ndarray:
-    """Beginnings of the second snake [360, 2, P], `distance` pixels from `positions` [P], rounded to the nearest.
+    """Return the start points [360, 2, P] of the second snake, `distance` pixels from `positions` [P], rounded.
 
-    7 sin 30 and the like are halves only in exact arithmetic.
+    Values such as 7 sin(30 degrees) end in .5 only in exact arithmetic.
     """
     angles = (np.arange(DEGREES) + DEGREES // 2) % DEGREES * pi / 180
     return np.rint(positions + paces(distance, angles, exact=exact)).astype(np.int64)
 
 
 def reversed_(angles: np.ndarray) -> np.ndarray:
-    """Opposite angles, as the generator computes them."""
+    """Return the opposite angles, with the generator's floating-point operations."""
     return np.where(angles + pi < pi, angles + pi, angles - pi)
 
 
 def circle_points(radius: int) -> np.ndarray:
-    """Different pixels [K, 2], rounded down, at arcs of one pixel's length on a circle."""
+    """Return the distinct pixels [K, 2], rounded down, of points on a circle that are one pixel of arc apart."""
     around = sines(np.arange(ceil(2 * np.pi * radius)) / radius)
     return np.unique(radius * around // ONE, axis=0)
 
 
 def disc(radius: int) -> np.ndarray:
-    """Mask [2 radius + 1, 2 radius + 1] of the pixels within `radius` of the middle."""
+    """Return a mask [2 radius + 1, 2 radius + 1] of the pixels within `radius` of the centre."""
     axis = np.arange(-radius, radius + 1)
     return axis[:, None] ** 2 + axis**2 <= radius**2
 
 
 def dilated(image: np.ndarray, radius: int) -> np.ndarray:
-    """Maximum within `radius` of each pixel [..., P, P]."""
+    """Return the maximum of the image within `radius` of each pixel [..., P, P]."""
     side = image.shape[-1]
     wide = np.pad(image, [(0, 0)] * (image.ndim - 2) + [(radius, radius)] * 2)
     shifts = np.argwhere(disc(radius))
@@ -87,7 +88,7 @@ def dilated(image: np.ndarray, radius: int) -> np.ndarray:
 
 
 def line(side: int, end: np.ndarray, width: int) -> np.ndarray:
-    """Line from the middle of a square to `end` (row, column from there), `width` pixels wide [side, side] uint8."""
+    """Draw a line from the centre of a square [side, side] uint8 to `end`, relative to it; `width` is in pixels."""
     middle, (row, column) = side // 2, end.tolist()
     image = PIL.Image.new("L", (side, side))
     PIL.ImageDraw.Draw(image).line([(middle, middle), (middle + column, middle + row)], fill=FULL, width=width)
@@ -105,21 +106,22 @@ def shrunk(images: np.ndarray, side: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Paddles:
-    """Paddles of one margin, for A directions.
+    """Sprites and tables of the paddles with one margin, for A directions.
 
-    A: directions, P: side of a paddle's picture, Q: the same with the margin, C: coordinates of the window.
+    Legend: P pixels of a side of a paddle's sprite, Q with the margin, C coordinates from -`outside` on. A table
+    [direction, axis, coordinate of a start point + `outside`] holds the coordinate of another point.
 
     Attributes:
-        line, mask: the paddle, without and with its margin, centred on its beginning [A, P, P], uint8.
+        line, mask: sprites without and with the margin, centred on the start point of the paddle [A, P, P] uint8.
         near: the mask dilated by the margin [A, Q, Q].
-        room: the largest mask that each pixel of the paddle may touch [A, P, P].
-        points: possible beginnings of the next paddle, relative to its pivot [K, 2].
-        head, first: other end and pivot of a first paddle, by row and column from -`outside` on [360, 2, C].
-        ahead: the next pivot, likewise [A, 2, C].
-        second: beginning of the second snake by the direction from the first, likewise [360, 2, C].
-        weights: likelihoods of the next direction, WEIGHT for straight on [A, K].
-        seen: pixels around the beginning of a first paddle that must be free, some repeated [360, S, 2].
-        usable: the directions in which a snake can begin [360].
+        room: maximum occupancy under each pixel at which the paddle does not touch it [A, P, P].
+        points: possible start points of the next paddle, relative to its pivot [K, 2].
+        head, first: tables of the other end and of the pivot of a first paddle [360, 2, C].
+        ahead: table of the next pivot [A, 2, C].
+        second: table of the start point of the second snake, given that of the first [360, 2, C].
+        weights: relative likelihoods of the next direction, WEIGHT for straight on [A, K].
+        seen: pixels around the start point of a first paddle that must be free, some repeated [360, S, 2].
+        usable: True for directions in which a snake can begin [360].
     """
 
     margin: int
@@ -138,12 +140,12 @@ class Paddles:
     usable: np.ndarray
 
     def walked(self, ends: np.ndarray, turns: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Look up the ends of walks from `positions` [..., 2] in a table: `head`, `first`, `ahead` or `second`."""
+        """Look up the ends of walks from `positions` [..., 2] in the table `ends`, such as `head` or `ahead`."""
         return ends[turns[..., None], np.arange(2), positions + self.outside]
 
     @property
     def rim(self) -> int:
-        """Maximum distance beyond the window of a paddle, or of a place for one."""
+        """Maximum number of pixels by which a paddle, or a candidate for one, exceeds the window."""
         return self.near.shape[-1] // 2 + 2
 
 
@@ -154,7 +156,7 @@ WEIGHT = 1 << 16
 def paddles(
     length: int, thickness: float, margin: int, continuity: float, window: int, seed_distance: int, *, exact: bool
 ) -> Paddles:
-    """Return paddles with these sizes in pixels and free space of `margin` pixels; `exact`: see `paces`."""
+    """Return the sprites and tables of paddles with these sizes in pixels; for `exact` see `paces`."""
     reach = length + ceil(thickness) + margin
     points = circle_points(length + margin)
     angles = np.concatenate([np.deg2rad(np.arange(DEGREES) - DEGREES // 2), np.arctan2(points[:, 0], points[:, 1])])
@@ -167,7 +169,7 @@ def paddles(
     mask = shrunk(masks, 2 * reach + 1)
     turns = np.abs(angles[:, None] - angles[DEGREES:])
     turns = np.minimum(continuity * np.minimum(turns, 2 * np.pi - turns), np.pi / 2)
-    # Floating point as in the generator, whose whole degrees are times pi before they are divided.
+    # The generator's floating-point operations: whole degrees are multiplied by pi before the division.
     in_floats = np.concatenate([(np.arange(DEGREES) - DEGREES // 2) * pi / 180, angles[DEGREES:]])
     positions = np.arange(-window, 2 * window)
     heads = walks(length, in_floats[:DEGREES], positions, exact=exact)
@@ -191,7 +193,7 @@ def paddles(
 
 
 def _seen(masks: np.ndarray, reach: int) -> np.ndarray:
-    """Full pixels of a mask that the generator checks: one row and one column too far, and at most `reach`."""
+    """Return the full pixels of each mask as the generator checks them: shifted by 1, and at most `reach`."""
     lists = [np.argwhere(mask == FULL) - len(mask) // 2 + 1 for mask in masks]
     lists = [offsets[(offsets <= reach).all(axis=1)] for offsets in lists]
     longest = max(map(len, lists))
@@ -199,17 +201,17 @@ def _seen(masks: np.ndarray, reach: int) -> np.ndarray:
 
 
 def _usable(seen: np.ndarray) -> np.ndarray:
-    """False for directions with no pixel to check in some quadrant: there the public generator finds no free place."""
+    """Return False for directions with a quadrant without a checked pixel, which the generator cannot place."""
     corners = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
     return (seen[:, :, None] * corners >= 0).all(axis=-1).any(axis=1).all(axis=1)
 
 
 @cache
 def markers(radius: float, window: int) -> np.ndarray:
-    """Markers [C, C, C, C] uint8 in squares of C pixels a side, for each position in such a square.
+    """Return sprites [C, C, C, C] uint8 of a marker at each position of a square of C pixels a side.
 
-    A position in the middle is far from the window's edges, one at the rim as close to them, since the filter sees no
-    further than the window.
+    The centre stands for all positions far from the edges of the window. Positions near a side of the square are for
+    markers near that edge, where the filter sees no pixels beyond the window.
     """
     far = ceil(radius) + 2 * LANCZOS + 1
     side = min(2 * far + 1, window)

@@ -1,6 +1,6 @@
 """AG News: topic of a news item from its title and description; World, Sports, Business, Sci/Tech.
 
-The first seven tenths of train are trained on and the rest validates, as in SimpleTRON.
+The first 70 % of the training data are the training split, the rest is the validation split, as in SimpleTRON.
 
 Source:
     Data: Zhang, Zhao and LeCun 2015, 120,000 items for training and 7,600 for test.
@@ -46,10 +46,10 @@ ROWS = {"train": 120_000, "test": 7_600}
 HEAD, TAIL = 128, 384
 BPE_VOCABULARY = 8_000
 LICENCE = "non-commercial research; cite Zhang, Zhao and LeCun 2015"
-ORDERED_BY_DIGEST = "by SHA-256 of the text: the source has not the official order"  # part of the record
+ORDERED_BY_DIGEST = "by SHA-256 of the text: the source has not the official order"  # stored in records: keep the text
 
 PARTIAL, HUB = "ag_news_partial", "fancyzhx/ag_news"
-PARTIAL_ROWS = "18.6k train"  # of 120,000
+PARTIAL_ROWS = "18.6k train"  # note in the task's name; the full data have 120,000
 WANTS = "ag_news_csv/train.csv and ag_news_csv/test.csv of the unpacked ag_news_csv.tgz"
 CSV_FILES = {"train": "ag_news_csv/train.csv", "test": "ag_news_csv/test.csv"}
 PARTIAL_FILES = {"train": f"{PARTIAL}/train.partial.jsonl.xz", "test": f"{PARTIAL}/test.csv.xz"}
@@ -63,16 +63,16 @@ Examples = list[tuple[str, int]]
 
 @dataclass(kw_only=True)
 class AgNews(FromSource):
-    """Title and description in tokens.
+    """Titles and descriptions of news items, as tokens.
 
     Args:
         tokenizer: `wordpiece` is that of bert-base-cased, with its vocabulary from the file `vocab`, the data folder or
             the hub; `wordpiece_uncased` lower-cases the text first; `bpe` is trained on the training split; `auto` is
-            `wordpiece` if its vocabulary is at hand, else `bpe`, and fetches nothing.
-        vocab: BERT's vocabulary file, or None.
-        vocabulary: tokens of the BPE.
-        head: tokens that are kept from the beginning of an item longer than head + tail.
-        tail: tokens that are kept from its end.
+            `wordpiece` if its vocabulary is on this machine, else `bpe`, and never downloads.
+        vocab: path of BERT's vocabulary file, or None.
+        vocabulary: number of tokens of the BPE.
+        head: number of tokens kept from the beginning of an item that is longer than head + tail.
+        tail: number of tokens kept from the end of such an item.
         limit: maximum number of examples of each split, or None.
     """
 
@@ -89,19 +89,19 @@ class AgNews(FromSource):
         if self.tokenizer == "wordpiece_uncased" and self.vocab is None:
             raise UserError("task.tokenizer=wordpiece_uncased: name its vocabulary with task.vocab=FILE")
         if self.vocab is not None and self.tokenizer == "bpe":
-            raise UserError(f"task.vocab={self.vocab} is of word pieces, but task.tokenizer=bpe; leave one of them out")
-        self._texts: dict[str, list[str]] = {}  # of each split, for the baselines
+            raise UserError(f"task.vocab={self.vocab} is for WordPiece, but task.tokenizer=bpe; remove one of them")
+        self._texts: dict[str, list[str]] = {}  # uncut texts of each split, for the baselines
 
     @property
     def _vocab_file(self) -> Path | None:
-        """Vocabulary file of word pieces: the one that was named, else the one in the data folder."""
+        """WordPiece vocabulary file: `vocab` if it is set, else the one in the data folder, else None."""
         if self.vocab is not None:
             return expanded(self.vocab, "task.vocab")
         return None if self.tokenizer == "bpe" else self.first(*VOCABULARIES)
 
     @property
     def _pieces(self) -> bool:
-        """True if the tokens are word pieces."""
+        """True if the tokenizer is WordPiece, False if it is BPE."""
         return self.tokenizer.startswith("wordpiece") or (self.tokenizer == "auto" and self._vocab_file is not None)
 
     @property
@@ -131,10 +131,10 @@ class AgNews(FromSource):
     def identity(self) -> Identity:
         auto = "wordpiece" if self._pieces else "bpe"
         kind = auto if self.tokenizer == "auto" else self.tokenizer
-        return {**super().identity(), "vocab": None, "tokenizer": kind}  # `files` has the vocabulary
+        return {**super().identity(), "vocab": None, "tokenizer": kind}  # `files` covers the vocabulary
 
     def find(self) -> Source:
-        """Return the first of: the official CSV files, a part of train, the hub."""
+        """Return the first source that exists: the official CSV files, the files of a part of train, else the hub."""
         for name, layout in (("the official CSV files", CSV_FILES), (PARTIAL, PARTIAL_FILES)):
             if files := self.together(layout):
                 return of_splits(name, files, _of_file)
@@ -144,7 +144,7 @@ class AgNews(FromSource):
         if self.tokenizer == "auto" and not self._pieces:
             say(
                 f"ag_news: no vocabulary of bert-base-cased found; using a BPE of {self.vocabulary} tokens "
-                "(task.tokenizer=wordpiece fetches the vocabulary, task.vocab=FILE names it)"
+                "(task.tokenizer=wordpiece fetches the vocabulary, task.vocab=FILE sets its path)"
             )
         examples_by_split = source.read()
         ordered = source.name != PARTIAL
@@ -196,7 +196,7 @@ class AgNews(FromSource):
 
 
 def _splits(read: dict[str, Examples], ordered: bool) -> dict[str, Examples]:
-    """Cut train into train and validation; without an official order by the digests of its texts."""
+    """Cut train into train and validation; unless it is in official order, sort it by SHA-256 of the texts first."""
     train = read["train"]
     if not ordered:
         train = sorted(train, key=lambda item: hashlib.sha256(item[0].encode()).digest())
@@ -205,9 +205,10 @@ def _splits(read: dict[str, Examples], ordered: bool) -> dict[str, Examples]:
 
 
 def _of_file(path: Path) -> Examples:
-    """Read JSON lines with label and text, or an official file: class index (1 to 4), title, description.
+    """Read a file of JSON lines with label and text, or an official CSV file: class index (1 to 4), title, description.
 
-    Every line of an official file is a row, since line ends are written as backslash and n. Backslashes are kept.
+    Each line of an official file is a row, since line ends in texts are written as a backslash and n. Backslashes stay
+    in the texts.
     """
     if ".csv" not in path.suffixes:
         rows = readers.json_rows(path, label=int, text=str)

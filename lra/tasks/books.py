@@ -1,7 +1,7 @@
 """Books: next-token prediction on English children's books.
 
-Splits hold whole books in a fixed random order: nine tenths of the characters for training, a twentieth each for
-validation and test. The books of a split are one stream.
+Splits hold whole books in a fixed random order: 90 % of the characters for training, 5 % each for validation and test.
+The books of a split are concatenated to one stream.
 
 Source:
     Chen 2023, the Extractor.
@@ -24,29 +24,29 @@ from lra.datasets.tokenise import TOKENIZER, BpeVocabulary, decode, encode, trai
 from lra.tasks import TaskSpec, titled
 
 VERSION = 1
-CONTEXT, VOCABULARY = 128, 5_000  # of the paper
+CONTEXT, VOCABULARY = 128, 5_000  # values of the paper
 Group = Literal["children", "young-adventure"]
 GROUPS = get_args(Group)
-ENDS = (0.90, 0.95)  # of train and of validation, in characters
+ENDS = (0.90, 0.95)  # ends of train and of validation, as fractions of all characters
 
 COLLECTION = "childrens_books/books.jsonl"
 WANTS = f"{COLLECTION}[.xz], a book a line with the fields path, year, group ({' or '.join(GROUPS)}), text"
 LICENCE = "public domain in the USA"
 LEFT_OUT_YEAR = "1992"  # an old text whose edition may not be free
-LISTING = "books.json"  # beside the cache: which book is in which split
+LISTING = "books.json"  # file in the prepared task: paths of the books of each split
 
 
 Book = dict[str, str]
-"""Path, year, group and text; the path names and sorts a book."""
+"""Path, year, group and text of a book; books are identified and sorted by path."""
 
 
 class Books(FromSource):
-    """Windows of tokens of a BPE that is trained on the training split.
+    """Windows of BPE tokens; the BPE is trained on the training split.
 
     Args:
-        context: tokens of a window.
-        vocabulary: tokens of the BPE.
-        groups: groups of books that are read.
+        context: number of tokens of a window.
+        vocabulary: number of tokens of the BPE.
+        groups: groups of books to use.
         limit: maximum number of books of all splits together, or None.
     """
 
@@ -119,13 +119,13 @@ class Books(FromSource):
         return decode(ids, tokenizer)
 
     def _chosen(self, every_book: list[Book]) -> list[Book]:
-        """At most `limit` books of the groups, without LEFT_OUT_YEAR, in the fixed random order."""
+        """Return at most `limit` books of the groups, except of LEFT_OUT_YEAR, in the fixed random order."""
         books = [book for book in every_book if book["group"] in self.book_groups and book["year"] != LEFT_OUT_YEAR]
         return [books[row] for row in shuffled(len(books))[: self.limit]]
 
 
 def _split(books: list[Book]) -> dict[str, list[Book]]:
-    """Cut at the end of the book nearest to each of ENDS, in characters; every split has a book."""
+    """Cut at the book ends nearest to ENDS, in characters, so that each split has at least one book."""
     if len(books) < len(SPLITS):
         raise UserError(f"books: found {len(books)}, expected at least {len(SPLITS)}: no book is in two splits")
     ends = np.cumsum([len(book["text"]) for book in books])
@@ -136,7 +136,7 @@ def _split(books: list[Book]) -> dict[str, list[Book]]:
 
 
 def _read(path: Path) -> list[Book]:
-    """Books of a JSON-lines file, sorted by path."""
+    """Return the books of a JSON-lines file, sorted by path."""
     rows = list(readers.json_rows(path, path=str, year=str, group=str, text=str))
     for where, row in rows:
         readers.checked_text(where, row["text"])

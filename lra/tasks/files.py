@@ -1,4 +1,4 @@
-"""Classification of texts, of pairs of texts, or of token ids: the user's own files, or data sets of the hub."""
+"""Classification of texts, pairs of texts or token ids, from the user's own files or data sets of the hub."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 VERSION = 5  # 4 kept padding on the left, 3 dropped carriage returns in quoted cells, 2 kept the quotes of TSV cells
-NAMED = 5  # columns, files or classes that a message names
+NAMED = 5  # maximum number of columns, files or classes that a message lists
 
 Fraction = Annotated[float, Field(gt=0, lt=0.5)]
 
@@ -50,21 +50,21 @@ class Files(FromSource):
     Args:
         data: a folder, one file, or a file for each split; `hf:NAME` or `hf:NAME:CONFIGURATION` is a data set that
             `datasets.load_dataset` loads.
-        val: fraction of each class of train that validates if `val` has no file.
-        test: fraction of each class of train that tests if `test` has no file.
+        val: fraction of each class of train that is held out for validation if there is no validation file.
+        test: fraction of each class of train that is held out for test if there is no test file.
         text: column of the texts, or of lists of token ids.
         text2: column of the second text of pairs.
         label: column of the classes.
         columns: all columns of CSV and TSV files without a header, or None.
-        quotes: how quoted cells of CSV and TSV files hold a quote mark, as of `Columns`.
-        exact_labels: labels are different classes if they look alike, as Pos and pos, or 3.1 and 3.10.
-        max_classes: more different labels than these are refused: another column may be meant.
+        quotes: how quoted cells of CSV and TSV files hold a quote mark, see `Columns`.
+        exact_labels: accept labels that look alike, such as Pos and pos, or 3.1 and 3.10, as different classes.
+        max_classes: maximum number of different labels; more are an error, since `label` may be the wrong column.
         tokens: `bytes`, `bpe` for a byte-level BPE trained on train, or `ids` for columns with lists of token ids.
-        vocabulary: size of the BPE.
-        padding: token id at both ends of rows that is left out, or None.
-        max_length: tokens; longer texts are cut at the right.
+        vocabulary: number of tokens of the BPE.
+        padding: token id that is stripped from both ends of lists of token ids, or None.
+        max_length: maximum number of tokens; longer texts are cut at the right.
         limit: maximum number of examples of each split, or None.
-        name: name in tables, or None for that of the folder, the file or the data set of the hub.
+        name: name in tables; None uses the name of the folder, the file or the data set of the hub.
     """
 
     data: Data
@@ -96,7 +96,7 @@ class Files(FromSource):
             ids=self.tokens == "ids",
             padding=self.padding,
         )
-        self._tokenizer: Tokenizer | None = None  # a trained BPE
+        self._tokenizer: Tokenizer | None = None  # set by `fill` for a BPE; `baselines` decodes with it
 
     def find(self) -> Source:
         every = [*chain(*self._files().values())]
@@ -149,12 +149,13 @@ class Files(FromSource):
                 cut += any(len(document) > self.max_length for document in ids)
                 documents = [document[: self.max_length] for document in ids]
                 writers[split].add(classes[row.label], *documents)
+                # Two different inputs are enough to show that truncation or padding has not made all equal.
                 if split == "train" and len(inputs) < 2:
                     inputs.add(b"".join(document.tobytes() for document in documents))
         if len(inputs) == 1:
             raise UserError(
                 f"{self.name}: all {len(splits['train']):,} inputs of train are equal in their first {self.max_length} "
-                "tokens; task.max_length=N reads more, task.padding=ID takes padding off"
+                "tokens; task.max_length=N reads more, task.padding=ID strips padding"
             )
         used, found = (sum(map(len, rows.values())) for rows in (splits, rows_by_split))
         self._report(rows_by_split, content["labels"])
@@ -173,7 +174,7 @@ class Files(FromSource):
     def baselines(self, splits: Splits) -> dict[str, float]:
         """Return test accuracies (percent) of the majority class and a bag of words, or of letters if blanks are rare.
 
-        For pairs of texts with the labels 0 and 1 also of their cosine. The words of token ids are the ids.
+        Pairs of texts (bytes) with the labels 0 and 1 have a third baseline, their cosine. A token id counts as a word.
         """
         train, test = splits["train"], splits["test"]
         scores = {"majority class": majority(train, test)}
@@ -189,7 +190,7 @@ class Files(FromSource):
         return scores
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Return the groups of every task, with classes under the names of their labels."""
+        """Return groups by length, and by class under the names of the labels."""
         labels = self.class_names()
         return {**super().groups(split), "class": by_value(split.labels, lambda number: labels[number])}
 
@@ -214,7 +215,7 @@ class Files(FromSource):
         return files_of(self, self.data)
 
     def _scans(self) -> dict[str, list[dict[str, Any]]]:
-        """Facts about each file of each split, by `scan`; they are stored until a file changes."""
+        """Return the result of `scan` for each file of each split; results are stored until a file changes."""
         key = f"{VERSION} {self.max_classes} {self.column_names}"
         return {
             split: [
@@ -225,7 +226,10 @@ class Files(FromSource):
         }
 
     def _labelled(self) -> Paths:
-        """Files of the splits without those whose labels are all hidden: empty, null, or -1, unless train has it."""
+        """Return the files of train and of each split with labels.
+
+        A split counts as unlabelled if all its labels are empty, null or -1; -1 is a label if train has it.
+        """
         labels = {split: {*chain(*(found["labels"] for found in scans))} for split, scans in self._scans().items()}
         known = labels["train"] - {""}
         return {
@@ -235,7 +239,7 @@ class Files(FromSource):
         }
 
     def _content(self) -> dict[str, Any]:
-        """Labels and texts per example of train, and for token ids the vocabulary of all splits."""
+        """Return labels and number of texts per example of train, and for token ids the vocabulary of all splits."""
         scans = {split: found for split, found in self._scans().items() if split in self._labelled()}
         for found in chain(*scans.values()):
             if "" in found["labels"]:
@@ -249,14 +253,14 @@ class Files(FromSource):
         return {
             "labels": ordered(labels, self.exact_labels),
             "texts": scans["train"][0]["texts"],
-            **({"vocabulary": max(ids) + 2} if ids else {}),  # with padding
+            **({"vocabulary": max(ids) + 2} if ids else {}),  # + 2 for id 0 and padding
         }
 
     def _fractions(self, files: Paths) -> dict[str, float]:
         return {split: fraction for split, fraction in self.fractions.items() if split not in files}
 
     def _read(self, files: Paths) -> dict[str, list[Example]]:
-        """Read all splits, and hold out the splits without a file."""
+        """Return the examples of all splits; splits without a file are held out from train."""
         rows = {
             split: [row for path in paths for row in examples(path, self.column_names) if row.label is not None]
             for split, paths in files.items()
@@ -270,13 +274,13 @@ class Files(FromSource):
                 if not rows[split]:
                     raise UserError(
                         f"task.{split}={self.fractions[split]}: leaves no example of {files['train'][0]} for {split}: "
-                        f"{len(labels)} rows have {labels.max() + 1} labels; take a larger one, or bring a file of "
-                        f"its own; is {self.label} the column of classes?"
+                        f"{len(labels)} rows have {labels.max() + 1} labels; take a larger fraction, or add a "
+                        f"file for {split}; is {self.label} the column of classes?"
                     )
         return {split: rows[split] for split in SPLITS}
 
     def _texts(self, split: Split) -> Iterator[str]:
-        """Yield the text of each example, or both of a pair, as the model reads them; token ids as words."""
+        """Yield the text of each example as the model reads it; pairs are joined, and token ids written as words."""
         documents = split.stored(split.index)
         for _ in range(len(split)):
             yield " ".join(self._text(next(documents)) for _ in range(split.documents))
@@ -287,7 +291,7 @@ class Files(FromSource):
         return self._tokenizer.decode(ids.tolist()) if self._tokenizer else text_of(ids).decode(errors="replace")
 
     def _report(self, splits: dict[str, list[Example]], labels: list[str]) -> None:
-        """Name columns, files and rows that are not read, and classes without an example in validation or test."""
+        """Print the columns, files and rows that are not read, and classes without an example in validation or test."""
         names = [*map(bare, (self.text, self.text2, self.label))]
         scans, labelled = self._scans(), self._labelled()
         for split, found in scans.items():
@@ -311,7 +315,7 @@ class Files(FromSource):
 
 
 def _encoded(rows: list[Example], tokenizer: "Tokenizer | None") -> Iterator[list[np.ndarray]]:
-    """Token ids of the texts of each example; bytes without a tokenizer."""
+    """Yield the token ids of the texts of each example; without a tokenizer texts become bytes."""
     if tokenizer is None:
         for row in rows:
             yield [byte_ids(text.encode(), None) if isinstance(text, str) else text for text in row.texts]
@@ -322,7 +326,7 @@ def _encoded(rows: list[Example], tokenizer: "Tokenizer | None") -> Iterator[lis
 
 
 def _check_against_train(splits: dict[str, list[Example]], classes: dict[str, int]) -> None:
-    """Refuse labels and numbers of texts that train does not have."""
+    """Raise UserError for a label or a number of texts that does not occur in train."""
     expected = len(splits["train"][0].texts)
     for split, rows in splits.items():
         for row in rows:

@@ -1,6 +1,6 @@
 """Image: CIFAR-10 in grey, read pixel by pixel, row after row; 1,024 tokens, 10 classes.
 
-Long Range Arena trains on the first nine tenths in the order of its loader, so its validation split holds other images.
+Long Range Arena trains on the first 90 % in the order of its own loader, so its validation split has other images.
 
 Source:
     Data: Krizhevsky 2009, 50,000 images for training and 10,000 for test. Task: Long Range Arena (Tay et al. 2021).
@@ -22,7 +22,7 @@ from lra.datasets.groups import held_out, limited
 from lra.datasets.tokenise import BYTE_VOCABULARY, picture_of
 from lra.tasks import DataConfig, TaskSpec, titled
 
-VERSION = 2  # 1 had no baseline but the majority class; its pictures are the same
+VERSION = 2  # version 1 had the same pictures, but only the majority class as a baseline
 PIXELS = 1_024
 CLASSES = 10
 ROWS = {"train": 50_000, "test": 10_000}
@@ -39,7 +39,7 @@ Images = tuple[np.ndarray, np.ndarray]
 
 @dataclass(kw_only=True)
 class Image(FromSource):
-    """Grey values 0 to 255, id = value + 1, so that no pixel is padding.
+    """Grey pictures of CIFAR-10; a token is a grey value (0 to 255) + 1, since 0 is padding.
 
     Args:
         limit: maximum number of examples of each split, or None.
@@ -62,7 +62,7 @@ class Image(FromSource):
         )
 
     def find(self) -> Source:
-        """Return the folder of grey copies, or else the hub."""
+        """Return the folder of grey copies if it exists, else the hub."""
         if files := self.together(COPIES_FILES):
             return Source(name=COPIES, files=[*files.values()], read=lambda: _read_copies(files))
         return Source(name=f"the hub: {HUB}", read=lambda: _read_hub(self.config))
@@ -86,7 +86,7 @@ class Image(FromSource):
 
 
 def _splits(read: dict[str, Images], *, copies: bool) -> dict[str, Images]:
-    """Hold out the last tenth of train for validation; of copies in another order, a seeded tenth of each class."""
+    """Hold out the last tenth of train for validation; for the reordered copies a random tenth of each class."""
     pixels, labels = read["train"]
     held = held_out(labels) if copies else np.arange(len(labels)) >= len(labels) - len(labels) // 10
     return {"train": (pixels[~held], labels[~held]), "val": (pixels[held], labels[held]), "test": read["test"]}

@@ -23,10 +23,10 @@ from lra.datasets.groups import Group, by_value
 from lra.tasks import Split, Task, TaskSpec, titled
 from lra.tasks._listops_trees import CLOSE, IDS, OPERATORS, WORDS, generate
 
-VERSION = 2  # 1 had no baseline but the majority class and the root operator; its expressions are the same
+VERSION = 2  # version 1 had the same expressions, but no baseline on the first three tokens
 VOCABULARY = len(WORDS) + 2
 
-# Options of LRA; other data do not get the published name.
+# Options of LRA; with other options the task's name lists the differences.
 PUBLISHED = {
     "train_size": 96_000,
     "val_size": 2_000,
@@ -39,10 +39,10 @@ PUBLISHED = {
 
 
 class Expressions(TaskBuilder):
-    """Base class of generated expressions and of those from files."""
+    """Base class of the tasks with ListOps expressions, generated or from files."""
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Return the groups of every task, and those by root operator and by depth (levels, digits included)."""
+        """Return groups by root operator, by depth (levels, digits included), by length and by class."""
         return {
             "root operator": by_value(_starts(split, 1), lambda root: WORDS[root - 1].removeprefix("[")),
             "depth": by_value(depths(split)),
@@ -66,11 +66,11 @@ class Expressions(TaskBuilder):
                     file.write(f"{with_parentheses([WORDS[i - 1] for i in ids.tolist()])}\t{examples.labels[row]}\n")
 
     def baseline_predictions(self, task: Task) -> np.ndarray:
-        """Return the most frequent class in train of each root operator."""
+        """Return, for each test expression, the most frequent class of its root operator in train."""
         return by_start(task.train, task.test, 1)
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Return test accuracies (percent) of the majority class overall and by the first one or three tokens."""
+        """Return test accuracies (percent) of the majority class, overall and given the first one or three tokens."""
         train, test = splits["train"], splits["test"]
         starts = {"root operator": 1, "first three tokens": 3}
         return {"majority class": majority(train, test)} | {
@@ -80,13 +80,13 @@ class Expressions(TaskBuilder):
 
 @dataclass(kw_only=True)
 class ListOps(Generated, Expressions):
-    """Generated expressions, all different, split in order; with the options of `standard` they are named `title`.
+    """Generated distinct expressions, split in order; with the options `standard` the task is named `title`.
 
     Args:
         min_length: exclusive lower bound of the length in tokens.
-        max_length: exclusive upper bound.
-        max_depth: levels of the tree.
-        max_args: arguments of an operator.
+        max_length: exclusive upper bound of the length in tokens.
+        max_depth: maximum number of levels of the tree.
+        max_args: maximum number of arguments of an operator.
     """
 
     name = title = "listops"
@@ -154,8 +154,8 @@ class ListOpsFiles(Expressions, FromFolder):
     """Expressions from LRA's files basic_{train,val,test}.tsv.
 
     Args:
-        folder: as it is typed, or below the data folder.
-        max_length: tokens of an expression.
+        folder: folder of the files: a path, or a path below the data folder.
+        max_length: maximum number of tokens of an expression.
     """
 
     name = "listops"
@@ -183,7 +183,7 @@ class ListOpsFiles(Expressions, FromFolder):
 
 
 def _ids_of(text: str, where: str) -> np.ndarray:
-    """Token ids of an expression, whose parentheses are dropped."""
+    """Return the token ids of an expression without its parentheses."""
     words = text.replace("(", " ").replace(")", " ").split()
     if not words or not IDS.keys() >= {*words}:
         raise UserError(f"{where}: {text!r:.80}, expected the words {' '.join(IDS)}")
@@ -193,10 +193,11 @@ def _ids_of(text: str, where: str) -> np.ndarray:
 def with_parentheses(words: list[str]) -> str:
     """Return an expression as Long Range Arena writes it: `( ( ( [MAX 4 ) 3 ) ] )` for `[MAX 4 3 ]`.
 
-    There an operator takes its arguments and its end one at a time, each time inside a pair of parentheses.
+    In this notation an operator takes its arguments and the closing bracket one at a time, each in a new pair of
+    parentheses.
     """
     written: list[str] = []
-    operators: list[int] = []  # indices of those that are open
+    operators: list[int] = []  # indices in `written` of the operators that are not closed yet
     for word in words:
         written.append(word)
         if word in OPERATORS:
@@ -210,7 +211,7 @@ def with_parentheses(words: list[str]) -> str:
 
 
 def _read(path: Path) -> Iterator[tuple[int, np.ndarray]]:
-    """Labels and token ids of a file of LRA, whose first line is `Source<TAB>Target`."""
+    """Yield labels and token ids of a file of LRA, without its first line `Source<TAB>Target`."""
     for number, (where, line) in enumerate(readers.lines(path)):
         source, _, target = line.decode(errors="backslashreplace").partition("\t")
         if number == 0 and (source, target) == ("Source", "Target"):
@@ -227,7 +228,7 @@ def _spec_of(name: str, max_length: int) -> TaskSpec:
 def by_start(train: Split, test: Split, count: int) -> np.ndarray:
     """Return the most frequent class of train given the first `count` tokens, for each expression of test [n].
 
-    Unseen beginnings are shortened by a token at a time; the answer for an unseen root is 0.
+    If train has no such beginning, the last token is dropped until it has; for an unseen root the class is 0.
     """
     train_starts = _starts(train, count)
     counts = np.bincount(train_starts * 10 + train.labels, minlength=10 * VOCABULARY**count).reshape(-1, 10)
@@ -240,7 +241,7 @@ def by_start(train: Split, test: Split, count: int) -> np.ndarray:
 
 
 def _starts(split: Split, count: int) -> np.ndarray:
-    """Number of the first tokens of each expression [n]; tokens beyond its end count as 0."""
+    """Return one number per expression [n] that encodes its first `count` tokens; tokens beyond its end are 0."""
     indices = split.offsets[split.index][:, None] + np.arange(count)  # [n, count]
     inside = indices < split.offsets[split.index + 1][:, None]
     tokens = np.where(inside, split.tokens[np.minimum(indices, len(split.tokens) - 1)], 0).astype(np.int64)
@@ -248,7 +249,7 @@ def _starts(split: Split, count: int) -> np.ndarray:
 
 
 def depths(split: Split) -> np.ndarray:
-    """Return the levels of the tree of each expression [n], digits included: a digit alone has one."""
+    """Return the number of levels of each expression's tree [n]; a single digit has one level."""
     steps = np.zeros(VOCABULARY, dtype=np.int8)
     steps[[IDS[word] for word in OPERATORS]] = 1
     steps[IDS[CLOSE]] = -1

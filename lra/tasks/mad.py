@@ -1,10 +1,10 @@
-"""Probes of MAD: memorisation, compression, fuzzy and noisy recall; selective copy has a module of its own.
+"""Probes of MAD: memorisation, compression, fuzzy and noisy recall; for selective copy see `selective_copy.py`.
 
     memorise:  k7 ? k2 ? k7 ?                       ->  v7, v2 and v7 at the signs ?
-    compress:  a c b b END                          ->  a c b b, each decoded from the state at END and its position
+    compress:  a c b b END                          ->  a c b b, each token from the state at END and its position
     recall:    k1 v1 k4 v4 k1 [v1] k2 v2 k4 [v4]    ->  the values in brackets, each from the tokens before it
 
-Unlike in MAD, training uses the scored positions alone, the END is not scored, and the first pair is never noise.
+Differences from MAD: training uses only the scored positions, END is not scored, and the first pair is never noise.
 
 Source:
     MAD, Poli et al. 2024, arXiv:2403.17844.
@@ -23,11 +23,13 @@ from lra.datasets.splits import PositionLabels
 
 @dataclass(kw_only=True)
 class Memorise(Probe):
-    """Random keys, each followed by a sign. Their table is the same in all examples and never part of the input.
+    """Random keys, each followed by a sign, at which the value of the key is the answer.
+
+    The table from keys to values is the same in all examples and never part of the input.
 
     Args:
-        length: tokens, half of them keys.
-        vocabulary: tokens; the last is the sign, half of the rest are keys.
+        length: number of tokens of a sequence, half of them keys.
+        vocabulary: number of different tokens; the last is the sign, half of the others are keys.
     """
 
     name = "memorise"
@@ -43,7 +45,7 @@ class Memorise(Probe):
 
     @property
     def keys(self) -> int:
-        """Number of keys."""
+        """Number of different keys."""
         return (self.vocabulary - 1) // 2
 
     def values(self) -> np.ndarray:
@@ -61,11 +63,11 @@ class Memorise(Probe):
 
 @dataclass(kw_only=True)
 class Compress(Probe):
-    """Uniform random tokens and the END.
+    """Sequences of uniform random tokens with END as the last token.
 
     Args:
-        length: tokens, END included.
-        vocabulary: kinds of tokens, END included.
+        length: number of tokens of a sequence, END included.
+        vocabulary: number of different tokens, END included.
     """
 
     name = "compress"
@@ -86,11 +88,11 @@ class Compress(Probe):
 
 @dataclass(kw_only=True)
 class Recall(Probe):
-    """Base class of sequences of keys of 1 to `key_size` different tokens and values of 1 to `value_size`.
+    """Base class of recall probes: sequences of key-value pairs; the value of a repeated key is the answer.
 
-    A value follows its key in the input, so a model must be causal. Outside of train all keys have `key_size` tokens. A
-    fraction `noise` of the pairs are tokens of the `noise_vocabulary`. With several sizes a sequence is padded on the
-    left with the last token of the vocabulary.
+    A key has 1 to `key_size` different tokens, a value 1 to `value_size`; in validation and test all keys have
+    `key_size`. A value follows its key in the input, so models must be causal. A fraction `noise` of the pairs is
+    replaced by tokens of the `noise_vocabulary`. If sizes vary, sequences are padded on the left with the last token.
     """
 
     causal: bool = field(default=True, init=False)
@@ -111,7 +113,7 @@ class Recall(Probe):
                 f"values, expected at least {self.key_size} and {self.value_size}"
             )
         if self.pair_size == 2 and self.length % 2:
-            raise UserError(f"task.length={self.length}: expected an even number, pairs are of two tokens")
+            raise UserError(f"task.length={self.length}: expected an even number, since a pair has two tokens")
         self.at_least(length=3 * self.pair_size)
 
     @property
@@ -148,17 +150,17 @@ class Recall(Probe):
         return sequences.examples()
 
     def _pair(self, key: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """Tokens of a key and its value, 0 beyond their ends [rows, key and value]."""
+        """Return the tokens of a key and its value [rows, pair_size], 0 beyond their ends."""
         return np.concatenate([key, np.where(value > 0, value + self.keys, 0)], axis=1)
 
     @staticmethod
     def _motifs(draws: Draws, rows: int, kinds: int, min_size: int, max_size: int) -> np.ndarray:
-        """`min_size` to `max_size` different tokens of `kinds`, numbered from 1, followed by zeros [rows, max_size]."""
+        """Draw `min_size` to `max_size` different tokens from 1 to `kinds`, followed by zeros [rows, max_size]."""
         sizes = min_size + draws.below(max_size - min_size + 1, rows)
         return (1 + draws.subsets(kinds, rows, max_size)) * (np.arange(max_size) < sizes[:, None])
 
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
-        """Return the accuracy of guessing one of the value tokens so far."""
+        """Return the accuracy (percent) of guessing one of the value tokens up to the scored position."""
         tokens, examples = grid(test)
         positions, labels = np.asarray(test.positions), np.asarray(test.labels)
         first, stop = 1 + self.keys, 1 + self.keys + self.values
@@ -172,13 +174,13 @@ class Recall(Probe):
 
 @dataclass(kw_only=True)
 class FuzzyRecall(Recall):
-    """Keys and values of several tokens.
+    """Recall of values from keys, both of several tokens.
 
     Args:
-        length: tokens.
-        vocabulary: tokens.
-        key_size: maximum tokens of a key.
-        value_size: maximum tokens of a value.
+        length: number of tokens of a sequence.
+        vocabulary: number of different tokens.
+        key_size: maximum number of tokens of a key.
+        value_size: maximum number of tokens of a value.
     """
 
     name = "fuzzy_recall"
@@ -196,13 +198,13 @@ class FuzzyRecall(Recall):
 
 @dataclass(kw_only=True)
 class NoisyRecall(Recall):
-    """Pairs of one token each, with noise between them.
+    """Recall with keys and values of one token, and pairs of noise tokens between them.
 
     Args:
-        length: tokens.
-        vocabulary: tokens, those of the noise included.
+        length: number of tokens of a sequence.
+        vocabulary: number of different tokens, noise included.
         noise: fraction of the pairs that are noise.
-        noise_vocabulary: tokens of the noise.
+        noise_vocabulary: number of different noise tokens.
     """
 
     name = "noisy_recall"
@@ -219,7 +221,7 @@ class NoisyRecall(Recall):
 
 
 class _Sequences:
-    """Sequences [rows, length] written from the left, each up to its own end, with their scored positions."""
+    """Sequences [rows, length] that are filled from the left, with the end and the scored positions of each."""
 
     def __init__(self, rows: int, length: int, filler: int) -> None:
         self.tokens, self.scored = np.full((rows, length), filler), np.zeros((rows, length), dtype=bool)

@@ -25,7 +25,7 @@ from lra.tasks import Split, Task, TaskSpec, titled
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
 LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
-FILE_SPLITS = {"train": "train", "val": "eval", "test": "test"}  # in the names of files
+FILE_SPLITS = {"train": "train", "val": "eval", "test": "test"}  # names of the splits in file names
 
 Pair = tuple[int, bytes, bytes]
 """A label and two texts."""
@@ -33,10 +33,10 @@ Pair = tuple[int, bytes, bytes]
 
 @dataclass(kw_only=True)
 class Pairs(FromSource):
-    """Base class of tasks on pairs of documents as bytes, id = byte + 1, in the order of their files.
+    """Base class of tasks on pairs of documents as bytes (id = byte + 1), in the order of the files.
 
     Args:
-        max_length: bytes of each document; longer ones are cut at the right.
+        max_length: maximum number of bytes of a document; longer documents are cut at the right.
         limit: maximum number of examples of each split, or None.
     """
 
@@ -85,7 +85,7 @@ class Pairs(FromSource):
         return text_of(ids).decode(errors="replace")
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Return the groups of every task, and those by the overlap of the two documents in percent."""
+        """Return groups by overlap of the two documents in percent, by length and by class."""
         overlap = Overlap(split)(split, np.arange(len(split)))
         return {"overlap (%)": by_size(np.rint(100 * overlap).astype(np.int64)), **super().groups(split)}
 
@@ -117,7 +117,7 @@ class Matching(Pairs):
         return of_splits(files["train"].name, files, _pairs_of)
 
     def export(self, task: Task, folder: Path) -> None:
-        """Write tsv_data/new_aan_pairs.*.tsv; texts are cut as they are read, ids are numbers of stored documents."""
+        """Write tsv_data/new_aan_pairs.*.tsv with texts cut to `max_length`; ids are numbers of stored documents."""
         (folder / "tsv_data").mkdir()
         for split, part in FILE_SPLITS.items():
             examples: Split = getattr(task, split)

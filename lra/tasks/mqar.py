@@ -1,6 +1,7 @@
 """MQAR, multi-query associative recall.
 
-Pairs of a key and a value come first. Then every key is queried once among random tokens; the answer is its value.
+A sequence begins with pairs of a key and a value. Then each key is queried once, among random tokens; the answer is its
+value.
 
     k1 v1 k2 v2 . . k2 . . . k1 .  ->  v2 at the second k2, v1 at the second k1
 
@@ -22,16 +23,16 @@ from lra.datasets.splits import PositionLabels
 
 @dataclass(kw_only=True)
 class Mqar(Probe):
-    """Pairs, and queries among random tokens.
+    """Sequences of key-value pairs, followed by queries among random tokens.
 
     Queries are at every second position after the pairs; the g-th of these positions is drawn, without replacement,
     with probability proportional to g^(power - 1).
 
     Args:
-        length: tokens.
-        pairs: number of pairs, or several that alternate between examples.
-        vocabulary: tokens, half of them keys and half values.
-        power: with 1 queries are uniform; the smaller, the sooner after the pairs.
+        length: number of tokens of a sequence.
+        pairs: number of pairs, or a list of numbers that alternate between examples.
+        vocabulary: number of different tokens, half of them keys and half values.
+        power: 1 draws query positions uniformly; the smaller it is, the closer queries are to the pairs.
     """
 
     name = "mqar"
@@ -48,6 +49,7 @@ class Mqar(Probe):
             if value % 2:
                 raise UserError(f"task.{key}={value}: expected an even number, half of it for keys and half for values")
         self.turns = sorted(set(self.pairs)) if isinstance(self.pairs, list) else [self.pairs]
+        # Equal choices get one form, so that they have the same name and the same cached data.
         self.pairs = self.turns if len(self.turns) > 1 else self.turns[0]
         largest = self.turns[-1]
         self.at_least(f"pairs={largest}", length=4 * largest, vocabulary=2 * largest)
@@ -77,13 +79,13 @@ class Mqar(Probe):
         return {"a value of the context at random": 100 * float(np.mean(1 / _asked(test)[1]))}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Return groups by the number of pairs, and by the distance of a query from its pair."""
+        """Return groups of predictions by number of pairs, by distance of a query from its pair, and by position."""
         distances, pairs = _asked(split)
         return {"pairs": by_value(pairs), "distance": by_size(distances), **super().groups(split)}
 
 
 def _asked(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
-    """Distance of each predicted key from its pair, and the number of pairs of its example [m]."""
+    """Return the distance of each query from its pair [m], and the number of pairs of its example [m]."""
     tokens, examples = grid(split)
     positions = np.asarray(split.positions)
     queried = tokens[examples, positions]

@@ -1,6 +1,6 @@
 """Pathfinder: are the two markers on one path? Pictures of two long snakes of paddles among short ones; 2 classes.
 
-The public generator has no seed; this one has.
+Unlike the public generator, this one has a seed.
 
 Source:
     Linsley et al. 2018 (arXiv:1805.08315); generator of Kim et al. 2020. Task: Long Range Arena (Tay et al. 2021),
@@ -24,12 +24,12 @@ from lra.tasks import Task, TaskSpec, titled
 from lra.tasks._pathfinder_snakes import BLOCK, Design, block
 
 VERSION = 1
-WITH_ACCIDENTS = 3  # of pictures with the generator's accidents; 1 and 2 lacked some of the generator's rounding
+WITH_ACCIDENTS = 3  # version of pictures with the public generator's artefacts; 1 and 2 rounded differently
 GREYS = 256
 ATTRIBUTES = ("marker distance", "distractors placed", "path length")  # in pixels or snakes
 
-# Options of the published data: LRA's settings of the generator
-# (lra_benchmarks/data/pathfinder.py), else the generator's own (snakes2_wrapper.py).
+# Options of the published data: LRA's settings of the generator (lra_benchmarks/data/pathfinder.py) where it has some,
+# else the defaults of the generator (snakes2_wrapper.py).
 COMMON = {"padding": 1, "paddle_length": 5, "continuity": 1.8, "contour_length": 14, "distractor_length": 4}
 SIZES = {"train": 160_000, "val": 20_000, "test": 20_000}
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -49,10 +49,10 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 
 class Paths(TaskBuilder):
-    """Base class of generated pictures and of those from files."""
+    """Base class of the tasks with Pathfinder pictures, generated or from files."""
 
     def groups(self, split: Pictures) -> dict[str, Group]:
-        """Return the groups of every task and, for generated pictures, those by ATTRIBUTES."""
+        """Return groups by length and class and, for generated pictures, by each of ATTRIBUTES."""
         groups = super().groups(split)
         if isinstance(split, Pictures) and split.attributes is not None:
             distance, placed, path = split.attributes.reshape(len(split), len(ATTRIBUTES)).T
@@ -63,7 +63,7 @@ class Paths(TaskBuilder):
         return groups
 
     def baseline_predictions(self, task: Task) -> np.ndarray | None:
-        """Return the most frequent label in train for each distance of the markers."""
+        """Return, for each test picture, the most frequent label in train at its distance of the markers."""
         train, test = task.train, task.test
         assert isinstance(train, Pictures) and isinstance(test, Pictures)
         return None if train.attributes is None else by_distance(train, test)
@@ -82,9 +82,9 @@ class Paths(TaskBuilder):
 
 @dataclass(kw_only=True)
 class Pathfinder(Design, Generated, Paths):
-    """Generated pictures, split in order; with the options of LRA they have the published name.
+    """Generated pictures, split in order; with the options of LRA the task has the published name.
 
-    The options are those of `Design`.
+    Options are those of `Design`, and the sizes and seed of `Generated`.
     """
 
     name = "pathfinder"
@@ -97,7 +97,7 @@ class Pathfinder(Design, Generated, Paths):
 
     @property
     def design(self) -> Design:
-        """Options of a picture, without sizes and seed."""
+        """Options that determine a picture, without sizes and seed."""
         return Design(**self.example_options)
 
     @property
@@ -117,7 +117,7 @@ class Pathfinder(Design, Generated, Paths):
         total, done = sum(self.sizes.values()), 0
         calls = ((number, self.seed, self.design) for number in range(-(-total // BLOCK)))
         for images in in_order(block, calls, self.config.workers):
-            split = np.searchsorted(stops, done + np.arange(BLOCK), side="right")  # an image beyond the last has none
+            split = np.searchsorted(stops, done + np.arange(BLOCK), side="right")  # images beyond total: no split
             for number, writer in enumerate(writers.values()):
                 rows = split == number
                 write(writer, images.pixels[rows], images.labels[rows], images.attributes[rows])
@@ -127,7 +127,7 @@ class Pathfinder(Design, Generated, Paths):
 
 
 def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, attributes: np.ndarray | None) -> None:
-    """Write pictures [n, W, W] uint8 with labels [n] and ATTRIBUTES [n, p]."""
+    """Write pictures [n, W, W] uint8 with labels [n] and ATTRIBUTES [n, p] or None."""
     if len(pixels):
         writer.extend(pixels, np.full(len(pixels), pixels[0].size), labels, attributes)
 
@@ -150,7 +150,7 @@ def _said(value: Any) -> str:
 
 
 def by_distance(train: Pictures, test: Pictures) -> np.ndarray:
-    """Return the more frequent label of train at the marker distance of each picture of test [n]; 0 if unseen."""
+    """Return, for each test picture [n], the more frequent label in train at its marker distance; 0 if unseen."""
     near, far = (np.asarray(split.attributes).reshape(len(split), len(ATTRIBUTES))[:, 0] for split in (train, test))
     counts = np.zeros((max(near.max(), far.max()) + 1, 2), dtype=np.int64)
     np.add.at(counts, (near, train.labels), 1)

@@ -1,8 +1,8 @@
 """Pathfinder from the files of Long Range Arena's release.
 
-A folder (lra_release/pathfinder32/curv_contour_length_14) has metadata/0.npy, 1.npy and so on, which are texts, and the
-PNGs that their lines name: folder, file, number, label, and settings of the generator. The loaders of the S4 family
-(state-spaces/s4, src/dataloaders/lra.py) read the same files.
+A folder such as lra_release/pathfinder32/curv_contour_length_14 has text files metadata/0.npy, 1.npy and so on, and PNG
+files. Each line of a text file describes one PNG: folder, file, number, label, and settings of the generator. The
+loaders of the S4 family (state-spaces/s4, src/dataloaders/lra.py) read the same files.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ from lra.tasks import TaskSpec, titled
 from lra.tasks.pathfinder import PUBLISHED, VERSION, Paths, spec_of_pictures, write
 
 METADATA, PICTURES = "metadata/[0-9]*.npy", "imgs/*/*.png"
-EASIER = ("curv_baseline", "curv_contour_length_9")
-LABEL = 3  # its column in a line of metadata
+EASIER = ("curv_baseline", "curv_contour_length_9")  # sets of the release that are easier than the published task
+LABEL = 3  # column of the label in a line of metadata
 S4_SEED = 42
 AT_ONCE = 1_000
 
@@ -35,10 +35,10 @@ class PathfinderFiles(Paths, FromFolder):
     """Pictures from a folder, in the order of its files.
 
     Args:
-        folder: as it is typed, or below the data folder.
+        folder: folder of the release: a path, or a path below the data folder.
         window: pixels of a side.
-        split: `order` trains on the first eight tenths and validates and tests on one each; `s4` divides the files as
-            the S4 family does, by PyTorch's random_split with seed 42.
+        split: `order` uses the first 80 % for training, the next 10 % for validation and the last 10 % for test; `s4`
+            splits as the S4 family does, by PyTorch's random_split with seed 42.
     """
 
     name = "pathfinder_files"
@@ -83,7 +83,7 @@ class PathfinderFiles(Paths, FromFolder):
 
 
 def divided(n: int, split: str) -> dict[str, np.ndarray]:
-    """Return the rows of each split of n pictures."""
+    """Return the indices of the pictures of each split, out of n pictures."""
     import torch
 
     order = np.arange(n)
@@ -94,7 +94,7 @@ def divided(n: int, split: str) -> dict[str, np.ndarray]:
 
 
 def _entries(folder: Path, files: list[Path]) -> list[Entry]:
-    """Pictures and labels that metadata files name, in the order of the files' numbers."""
+    """Return the pictures and labels listed in the metadata files, in the numeric order of these files."""
     entries = []
     for path in sorted(files, key=lambda path: int(path.stem)):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
@@ -112,7 +112,7 @@ def _entries(folder: Path, files: list[Path]) -> list[Entry]:
 
 
 def _picture(path: Path, window: int) -> np.ndarray:
-    """Grey values [window, window] uint8."""
+    """Return the grey values [window, window] uint8 of a PNG."""
     try:
         with PIL.Image.open(path, formats=["PNG"]) as image:
             if image.size != (window, window) or image.mode != "L":

@@ -19,14 +19,14 @@ from lra.datasets.splits import PositionLabels
 
 @dataclass(kw_only=True)
 class SelectiveCopy(Probe):
-    """Tokens between blanks, and the copy sign.
+    """Sequences of tokens between blanks, a copy sign, and positions at which the tokens are repeated.
 
-    Each blank precedes a uniformly drawn token, so that none follows the last.
+    Each blank is placed before a uniformly drawn token, so that no blank follows the last token.
 
     Args:
-        length: positions.
-        tokens: tokens to copy.
-        vocabulary: tokens; the last two are the blank and the copy sign.
+        length: number of positions of a sequence.
+        tokens: number of tokens to copy.
+        vocabulary: number of different tokens; the last two are the blank and the copy sign.
     """
 
     name = "selective_copy"
@@ -43,7 +43,7 @@ class SelectiveCopy(Probe):
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         count, blank = self.tokens, self.vocabulary - 1
         chosen = 1 + draws.below(self.vocabulary - 2, rows, count)
-        blanks = draws.below(count, rows, self.positions - 2 * count - 1)  # before which token each stands
+        blanks = draws.below(count, rows, self.positions - 2 * count - 1)  # index of the token that each blank precedes
         before = (blanks[:, :, None] <= np.arange(count)).sum(axis=1)
         tokens = np.full((rows, self.positions), blank)
         np.put_along_axis(tokens, before + np.arange(count), chosen, axis=1)
@@ -53,17 +53,17 @@ class SelectiveCopy(Probe):
         return tokens, answers
 
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
-        """Return the accuracy of guessing one of the tokens to copy."""
+        """Return the accuracy (percent) of guessing one of the tokens to copy."""
         tokens, examples = grid(test)
         shown = tokens[tokens <= self.vocabulary - 2].reshape(len(tokens), -1)
         hits = (shown[examples] == np.asarray(test.labels)[:, None]).mean(axis=1)
         return {"a token of the context at random": 100 * hits.mean()}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Return groups by the index of the token, and by its distance."""
+        """Return groups of predictions by the order of the token and by its distance from the copy."""
         tokens, examples = grid(split)
         order = np.asarray(split.positions) - (self.positions - self.tokens)
-        before = tokens[:, : -self.tokens - 1]  # the sign
+        before = tokens[:, : -self.tokens - 1]  # tokens before the copy sign
         shown = np.argsort(before > self.vocabulary - 2, axis=1, kind="stable")[:, : self.tokens]
         distances = np.asarray(split.positions) - shown[examples, order]
         return {"order": by_size(order + 1), "distance": by_size(distances)}

@@ -2,8 +2,8 @@
 
     x1 x2 x3  ->  x1, x1 x2, x1 x2 x3
 
-A constant number of layers computes it in solvable groups alone, unless a layer is a true recurrence; A5 and S5 are not
-solvable. p q means first p, then q.
+For groups that are not solvable, such as A5 and S5, a constant number of layers cannot compute it for all lengths,
+unless a layer is a true recurrence. The product p q means first p, then q.
 
 Source:
     Merrill, Petty and Sabharwal 2024, arXiv:2404.08819.
@@ -22,21 +22,21 @@ from lra.datasets.probes import Draws, Examples, Probe, grid
 from lra.datasets.splits import PositionLabels
 from lra.tasks import Task
 
-MOST = 120  # elements of a group
+MOST = 120  # maximum number of elements of a group
 
 
 @dataclass(kw_only=True)
 class WordProblem(Probe):
-    """Random elements of a group.
+    """Sequences of random elements of a group; the answers are products of prefixes.
 
     Args:
-        group: a3 to a5 or s3 to s5, permutations, or z2 to z120, cyclic.
-        length: elements.
-        scored: `all` for the product of each prefix, as in the paper, or `last` for that of all elements.
+        group: a permutation group, a3 to a5 or s3 to s5, or a cyclic group, z2 to z120.
+        length: number of elements of a sequence.
+        scored: `all` scores the product of each prefix, as in the paper; `last` only the product of all elements.
     """
 
     name = "word_problem"
-    published: ClassVar = {}  # they vary everything
+    published: ClassVar = {}  # the paper varies all options
 
     group: str
     length: PositiveInt
@@ -51,7 +51,7 @@ class WordProblem(Probe):
 
     @property
     def classes(self) -> int:
-        """Number of elements; an answer is the number of an element, from 0."""
+        """Number of elements of the group; an answer is the index of an element, from 0."""
         return len(self.table)
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
@@ -67,29 +67,29 @@ class WordProblem(Probe):
         return {"the element itself": 100 * np.mean(self._own(test) == np.asarray(test.labels))}
 
     def baseline_predictions(self, task: Task) -> np.ndarray:
-        """Return the element itself, which is correct at the first position."""
+        """Return the element at each scored position as the prediction; it is correct at the first position."""
         return self._own(task.test)  # type: ignore[arg-type]
 
     def _own(self, split: PositionLabels) -> np.ndarray:
-        """Element at each scored position [m]."""
+        """Return the element at each scored position [m]."""
         tokens, examples = grid(split)
         return tokens[examples, np.asarray(split.positions)].astype(np.int64) - 1
 
 
 def products(group: str) -> np.ndarray:
-    """Return the number of p q for every two elements [order, order]; permutations are in lexicographic order."""
+    """Return the multiplication table [p, q] of a group: indices of p q; permutations are in lexicographic order."""
     kind, size = group[:1], int(group[1:]) if re.fullmatch(r"[asz]\d{1,3}", group) else 0
     if not (2 <= size <= MOST if kind == "z" else 3 <= size <= 5 and kind in "as"):
         raise UserError(f"task.group={group}: expected a3 to a5, s3 to s5, or z2 to z{MOST}")
     if kind == "z":
         return np.add.outer(np.arange(size), np.arange(size)) % size
     elements = np.array([p for p in permutations(range(size)) if kind == "s" or _even(p)])
-    both = elements[:, elements].swapaxes(0, 1)  # [q, p, :] -> q of p
+    both = elements[:, elements].swapaxes(0, 1)  # both[p, q, i] = q[p[i]]
     digits = size ** np.arange(size)[::-1]
     return np.searchsorted(elements @ digits, both @ digits)
 
 
 def _even(permutation: tuple[int, ...]) -> bool:
-    """True for a permutation with an even number of inversions."""
+    """Return True for a permutation with an even number of inversions."""
     size = len(permutation)
     return sum(permutation[i] > permutation[j] for i in range(size) for j in range(i + 1, size)) % 2 == 0

@@ -1,4 +1,4 @@
-"""Batches: the examples of each step, their cut into micro-batches, the logits of one, and its loss."""
+"""Batches: the examples of each step, micro-batches, and the logits and the loss of a micro-batch."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Number of tokens of documents: `real` ones, and those `computed`, padding included."""
+    """Token counts: `real` without padding, `computed` with it."""
 
     real: int = 0
     computed: int = 0
@@ -38,13 +38,13 @@ class Tokens:
 
 
 def batches(size: int, recipe: Recipe, seed: int, start: int = 0) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the steps from `start` on with their examples [batch_size], one permutation per epoch without gaps.
+    """Yield each step from `start` on with the indices [batch_size] of its examples; each epoch is a permutation.
 
-    A function of (seed, size, batch_size) alone, so every model of a seed sees the same data.
+    The order depends only on (seed, size, batch_size), so all models with the same seed see the same data.
     """
     epoch, order = -1, np.empty(0, dtype=np.int64)
     for step in range(start, recipe.steps):
-        drawn = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)  # numbers of draws since step 0
+        drawn = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)  # draws, numbered from step 0 on
         batch = np.empty(recipe.batch_size, dtype=np.int64)
         for number in np.unique(drawn // size):  # a batch may end one epoch and begin the next
             if number != epoch:
@@ -59,9 +59,9 @@ def cuts(
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Cut this rank's part of a batch into micro-batches.
 
-    If padding takes part in the model, or it has norms over the batch, a micro-batch is the next `size` examples. Else
-    examples are sorted by length, and the batch is cut where that costs least; a micro-batch has at most the tokens of
-    `size` examples of `max_len`, including padding unless the mixers are packed.
+    If the model does not mask padding, or has norms over the batch, a micro-batch is the next `size` examples.
+    Otherwise examples are sorted by length, and the batch is cut where that costs least; a micro-batch has at most the
+    tokens of `size` examples of `max_len`, including padding unless the mixers are packed.
 
     Yields:
         (indices [m] into the batch, length that documents are padded to)
@@ -73,7 +73,7 @@ def cuts(
             part = own[start : start + size]
             yield part, int(lengths[part].max()) if model.key_mask else model.max_len
         return
-    # Neighbours in length leave little padding.
+    # Documents of similar length need little padding.
     order = distributed.shard(np.argsort(-lengths, kind="stable"))
     if has_packed_mixers(model, precision):
         part_of = (lengths[order].cumsum() - 1) // (size * model.max_len)  # packed tokens have no padding to count
@@ -93,9 +93,10 @@ def has_packed_mixers(model: Model, precision: Precision) -> bool:
 
 
 def partition_by_cost(lengths: np.ndarray, max_tokens: int, overhead: int) -> list[slice]:
-    """Cut documents with these lengths [n], the longest first, into parts of least total cost.
+    """Cut documents with these lengths [n], in descending order, into parts with the lowest total cost.
 
-    A part costs its tokens, padding included, and `overhead`; it has at most `max_tokens` unless it is one document.
+    The cost of a part is its tokens, padding included, plus `overhead`. A part has at most `max_tokens`, or is a single
+    document.
     """
     # Dynamic programming: costs[i] is the least cost of the first i documents, whose last part begins at starts[i].
     costs, starts, first = np.zeros(len(lengths) + 1), np.zeros(len(lengths) + 1, dtype=int), 0
@@ -115,9 +116,9 @@ def partition_by_cost(lengths: np.ndarray, max_tokens: int, overhead: int) -> li
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
-    """Examples of a batch on the host."""
+    """Examples of a micro-batch, as arrays on the host; P is the number of documents in an example."""
 
-    indices: np.ndarray  # [m] of its examples in the batch
+    indices: np.ndarray  # [m] indices of its examples in the batch
     tokens: np.ndarray  # [m P, length]
     targets: np.ndarray  # [m] or [m, length]
     scored: np.ndarray | None  # positions that are scored, see `Split.scored`
@@ -131,8 +132,9 @@ class MicroBatch:
     def packs(self, model: Model, precision: Precision) -> bool:
         """Return True if the micro-batch is packed: on an accelerator, if enough of it is padding.
 
-        Without padding, too, if the packed form of the mixers is the faster one, and in evaluation if they have one:
-        documents are sorted by length there, and compiled blocks would need graphs of both forms.
+        A micro-batch without padding is packed, too, if the packed form of the mixers is faster, and in evaluation if
+        they have a packed form: documents are sorted by length there, and compiled blocks would need graphs of both
+        forms.
         """
         if not (
             is_asynchronous(model.every_parameter[0].device) and model.can_pack and (self.lengths + model.cls).all()
@@ -144,7 +146,7 @@ class MicroBatch:
 
     @property
     def documents(self) -> list[int]:
-        """Indices of its documents [m P] among those of the batch, the keys of their dropout."""
+        """Indices [m P] of its documents among those of the batch; dropout is keyed by them."""
         per_example = len(self.tokens) // len(self.indices)
         return (self.indices[:, None] * per_example + np.arange(per_example)).flatten().tolist()
 
@@ -170,7 +172,7 @@ def read(split: Split, examples: np.ndarray, indices: np.ndarray, length: int) -
 
 
 def prefetch(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield the items, each prepared by a thread while the one before is in use."""
+    """Yield the items; a thread prepares the next one while the caller uses the current one."""
     with ThreadPoolExecutor(max_workers=1) as worker:
         following = worker.submit(next, items, None)
         while (item := following.result()) is not None:
@@ -204,12 +206,15 @@ def summed_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def classes_of(outputs: Tensor) -> Tensor:
-    """Return the predicted class [m] of outputs [m, classes]; `classes`, which is none, where one is not finite."""
+    """Return the predicted class [m] of outputs [m, classes].
+
+    A row that is not finite gets the number `classes`, which is no class.
+    """
     return torch.where(outputs.isfinite().all(dim=-1), outputs.argmax(dim=-1), outputs.shape[-1])
 
 
 def counts(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return [2] the number of correct classes (0 if targets are numbers) and of outputs that are not finite."""
+    """Return [number of correct classes (0 if targets are numbers), number of predictions that are not finite]."""
     classes = classes_of(outputs)
     correct = (classes == targets).sum() * (not targets.is_floating_point())
     return torch.stack([correct, (classes == outputs.shape[-1]).sum()])

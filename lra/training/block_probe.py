@@ -24,10 +24,11 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
     """Measure each block on the first `examples` of the split; training is not changed.
 
     Returns:
-        Lists with a number for each block. `residual_norm`: mean norm of the input vectors. `gradient_norm`: of the
-        loss by the trained weights. `attention_std`: of the heads' outputs before the output projection, or of the
-        mixer's output if it has no heads. `score_std`: of A, without softmax. `score_asymmetry`: ||A - A^T|| / ||A||,
-        0 if A is symmetric, about 1.41 if it is unrelated to its transpose. The last two are null without A.
+        Lists with a number for each block. `residual_norm`: mean norm of the input vectors. `gradient_norm`: norm
+        of the loss's gradient by the trained weights. `attention_std`: standard deviation of the heads' outputs before
+        the output projection, or of the mixer's output if it has no heads. `score_std`: that of A, without softmax.
+        `score_asymmetry`: ||A - A^T|| / ||A||, 0 if A is symmetric, about 1.41 if it is unrelated to its transpose. The
+        last two are null without A.
     """
     model.eval()  # no dropout, and nothing is drawn: the probe does not change the run
     first = np.arange(min(examples, len(split)))
@@ -47,7 +48,7 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
 
 
 def _gradient_norms(model: Model, loss: Tensor) -> list[float | None]:
-    """Gradient norm of each block, None if it is frozen; `grad` of the parameters is not changed."""
+    """Return the gradient norm of each block, None if it is frozen; `grad` of the parameters is not changed."""
     trained = [[parameter for parameter in block.parameters() if parameter.requires_grad] for block in model.blocks]
     flat = [parameter for block in trained for parameter in block]
     gradients = iter(torch.autograd.grad(loss, flat, allow_unused=True) if flat else ())

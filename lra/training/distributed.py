@@ -52,7 +52,7 @@ def is_main() -> bool:
 
 
 def local() -> tuple[int, int]:
-    """Return the number of this rank on its machine, and how many ranks the machine has."""
+    """Return the index of this rank on its machine, and the number of ranks there."""
     if count() == 1:
         return 0, 1
     return int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])

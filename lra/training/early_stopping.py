@@ -1,4 +1,4 @@
-"""When a training ends: solved, without progress, or after all steps; and its better evaluations."""
+"""Early stopping: a training ends when its task is solved, without progress, or after all steps."""
 
 import math
 from typing import Any
@@ -11,9 +11,9 @@ STATE = ("step", "why", "at_goal", "progress", "reached")
 
 
 def is_better(now: dict[str, Any], best: dict[str, Any], metric: str) -> bool:
-    """Return True if an evaluation, with accuracy and loss, is better than `best` by `TaskSpec.metric`, or the first.
+    """Return True if the evaluation `now` is better than `best` by `metric`, or if `best` is empty.
 
-    The first of equal evaluations stays the best; a loss that is not finite is the worst.
+    Of equal evaluations the first stays the best; a loss that is not finite is worse than any other.
     """
     if not best:
         return True
@@ -25,27 +25,29 @@ def is_better(now: dict[str, Any], best: dict[str, Any], metric: str) -> bool:
 
 
 class StoppingRule:
-    """Early stopping. `step`: where the training ends; `why`: the reason.
+    """Early-stopping rule. `step`: number of steps after which the training ends; `why`: the reason.
 
     A task is solved at a validation accuracy of `train.goal` in two consecutive evaluations. Progress is a better
     validation or, with `train.progress`, an error that has dropped by this fraction since the last progress. After
-    `train.patience` evaluations without progress the training ends with `train.cooldown` steps of a falling rate.
+    `train.patience` evaluations without progress the training ends with `train.cooldown` steps of a falling
+    learning rate.
     """
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.step, self.why = recipe.steps, "steps"  # until an evaluation ends the run earlier
         self.at_goal = 0  # consecutive evaluations
-        self.reached: dict[str, dict[str, float]] = {}  # milestones, recorded if there is a goal
+        self.reached: dict[str, dict[str, float]] = {}  # first step at each of REACHED, recorded if there is a goal
         self.progress: dict[str, Any] | None = None  # step and error (percent) of the last progress
 
     def update(self, last: dict[str, Any], best_step: int, tokens: int, seconds: float) -> None:
         """Add an evaluation.
 
         Args:
-            last: its entry in the record.
+            last: entry of the evaluation in the record.
             best_step: step of the best evaluation so far.
-            tokens, seconds: of all training and evaluation so far.
+            tokens: tokens trained on so far.
+            seconds: time of all training and evaluation so far.
         """
         recipe, step = self.recipe, last["step"]
         if recipe.goal is not None:
@@ -60,7 +62,7 @@ class StoppingRule:
             if self.progress is None or wrong < (1 - recipe.progress) * self.progress["wrong"]:
                 self.progress = {"step": step, "wrong": wrong}
             progress = self.progress["step"]
-        cooled = step + (recipe.cooldown or 0)  # without room for a cooldown the run takes all of its steps
+        cooled = step + (recipe.cooldown or 0)  # too few steps left for a cooldown: the run takes them all
         if self.why == "steps" and cooled < recipe.steps and self.out_of_patience(step, progress):
             self.step, self.why = cooled, "no progress"
 
@@ -81,7 +83,7 @@ class StoppingRule:
             setattr(self, key, state[key])
 
     def entries(self) -> dict[str, Any]:
-        """Return the entries of the record, if a training may end before its steps."""
+        """Return the record's entries about early stopping; empty if the recipe has none."""
         if self.recipe.patience is None and self.recipe.goal is None:
             return {}
         return {"ended": self.why} | ({} if self.recipe.goal is None else {"reached": self.reached})

@@ -30,7 +30,7 @@ from lra.training.batches import MicroBatch, classes_of, counts, cuts, predict, 
 class Score:
     """Result of an evaluation; `examples` counts predictions, one per example or scored position.
 
-    `not_finite` of them have an output that is not finite, which is a wrong answer.
+    `not_finite` counts the predictions with an output that is NaN or infinite; they count as wrong.
     """
 
     correct: int
@@ -40,16 +40,16 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """e to the mean loss."""
+        """Exponential of the mean loss."""
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
     @property
     def accuracy(self) -> float:
-        """Percent."""
+        """Accuracy in percent."""
         return 100 * self.correct / self.examples
 
     def entry(self, step: int) -> dict[str, Any]:
-        """Return the score of the weights of `step` as an entry of records."""
+        """Return the entry of records for this score; its weights are those after `step` updates."""
         not_finite = {"not_finite": self.not_finite} if self.not_finite else {}
         return not_finite | {
             "accuracy": self.accuracy,
@@ -67,14 +67,14 @@ class Score:
 
 
 class Predictions:
-    """Predicted classes of a split [n]; where an output is not finite, the number of classes."""
+    """Predicted classes [n] of a split; for an example with outputs that are not finite, the number of classes."""
 
     def __init__(self, count: int) -> None:
         self.classes = np.zeros(count, dtype=np.int64)
-        self._added: list[tuple[np.ndarray, Tensor]] = []  # may still be at work on an accelerator
+        self._added: list[tuple[np.ndarray, Tensor]] = []  # an accelerator may still be computing them
 
     def add(self, indices: np.ndarray, logits: Tensor) -> None:
-        """Add the predictions of a micro-batch, which are these of the split."""
+        """Add the predictions of a micro-batch; `indices` are their positions in the split."""
         self._added.append((indices, classes_of(logits)))
 
     def gather(self) -> None:
@@ -100,7 +100,7 @@ def evaluate(
 
     Args:
         keep: receives the predicted classes.
-        stop: a signal ends the evaluation, on all ranks.
+        stop: read before each micro-batch; a signal ends the evaluation on all ranks.
         progress: called before each micro-batch with the number of examples this rank has scored, and its total.
 
     Raises:
@@ -116,7 +116,7 @@ def evaluate(
     predictions, counted, losses = 0, [], []
     for number, part in enumerate(parts):
         progress(done, total)
-        if stop is not None and number < shared:  # as many times on each rank
+        if stop is not None and number < shared:  # equally often on each rank, as for any reduction
             distributed.pause_all(stop.signalled())
         done += len(part.indices)
         with products.of_micro_batch(part.tokens.size, model.dim):
@@ -144,7 +144,8 @@ def packed(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def diagnose(
     groups: dict[str, Group], predicted: np.ndarray, labels: np.ndarray, baseline: np.ndarray | None
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """Return counts {group: {value: {examples, correct}}}, with those of a `baseline` [n] if there is one."""
+    """Return counts {group: {value: {examples, correct}}}, with the correct answers of a `baseline` [n] if
+    there is one."""
     hits = {"correct": predicted == labels} | ({} if baseline is None else {"baseline": baseline == labels})
     return {
         name: {

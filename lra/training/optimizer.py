@@ -1,8 +1,8 @@
-"""AdamW: the optimiser of a recipe, and the update by a gradient.
+"""AdamW for a recipe, and the update of the weights by a gradient.
 
-The host never waits for an accelerator: the loss of a step is read later. Until then `broken` of the optimiser
-prevents updates in a step with a loss or gradient that is not finite, and in those after it. With complex weights the
-host waits, since torch has no fused AdamW for them.
+The host never waits for an accelerator: the loss of a step is read later. The optimiser's tensor `broken` is set in a
+step with a loss or gradient that is not finite, and prevents the update in this step and in all later ones. With
+complex weights the host waits, since torch has no fused AdamW for them.
 """
 
 import math
@@ -21,12 +21,12 @@ from lra.training.recipe import Recipe
 
 
 class Diverged(Exception):
-    """The loss or the gradient of a step is not finite; the weights are those before it."""
+    """The loss or the gradient of a step is not finite; the weights are those before that step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """A started update. `numbers`: loss, real and computed tokens, gradient norm."""
+    """An update that may still be computing. `numbers`: loss, real and computed tokens, gradient norm."""
 
     step: int
     lr: float
@@ -56,7 +56,7 @@ def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
             groups[factor * recipe.depth_factor(name, len(model.blocks)), decay].append(parameter)
     options = [{"params": held, "factor": factor, "weight_decay": decay} for (factor, decay), held in groups.items()]
     fused = not any(parameter.is_complex() for parameter in model.parameters())
-    # lr: `update` sets that of each step
+    # lr=0.0 is a placeholder: `update` sets the rate of each step.
     optimizer = torch.optim.AdamW(options, lr=0.0, betas=tuple(recipe.betas), eps=recipe.eps, fused=fused)
     optimizer.broken = torch.zeros((), dtype=torch.float32, device=next(model.parameters()).device)
     return optimizer
@@ -68,8 +68,8 @@ def update(
     """Start the update of the weights by their gradients.
 
     Args:
-        optimizer: of `make_optimizer`.
-        totals: of `compute_gradient`.
+        optimizer: from `make_optimizer`.
+        totals: from `compute_gradient`.
         last: see `Recipe.learning_rate`.
     """
     gradients = [parameter.grad for parameter in model.every_parameter if parameter.grad is not None]
@@ -82,7 +82,7 @@ def update(
     for group in optimizer.param_groups:
         group["lr"] = lr * group["factor"]
     if optimizer.defaults["fused"]:
-        optimizer.found_inf = optimizer.broken  # by which fused AdamW skips a step of a gradient scaler
+        optimizer.found_inf = optimizer.broken  # fused AdamW skips the step where this is 1
         optimizer.step()
     elif not optimizer.broken:
         optimizer.step()
@@ -90,12 +90,12 @@ def update(
 
 
 def compile_blocks(model: Model) -> None:
-    """Compile each block. Noise is then hashed, on a CPU, too."""
+    """Compile each block. Dropout then hashes its noise on a CPU, too, instead of drawing indices."""
     from torch._functorch import config as autograd_config
 
     torch._dynamo.config.specialize_float = True  # settings such as eps are constants of a graph
-    torch._dynamo.config.recompile_limit = 32  # training and evaluation, padded and packed, all tokens and the CLS
-    torch._dynamo.config.fail_on_recompile_limit_hit = True  # a run would go on uncompiled
+    torch._dynamo.config.recompile_limit = 32  # graphs: training or not, padded or packed, all tokens or the CLS
+    torch._dynamo.config.fail_on_recompile_limit_hit = True  # otherwise the run would continue uncompiled
     autograd_config.backward_pass_autocast = "off"  # backward passes of full-precision parts, too
     try:
         torch.compile(torch.neg)(next(model.parameters()).detach())

@@ -4,7 +4,7 @@ import time
 
 from lra.core.console import Bar
 
-MOMENT = 1.0  # seconds after which the parts of an evaluation are shown
+MOMENT = 1.0  # seconds after which the progress of an evaluation is shown
 
 
 class TrainingBar(Bar):
@@ -27,7 +27,7 @@ class TrainingBar(Bar):
         self.update(done, f"loss {loss:.3f}{self._score}, {self._rate:,.0f} tokens/s")
 
     def evaluating(self, step: int, done: int, total: int) -> None:
-        """Show the examples done of an evaluation after `step`."""
+        """Show how many of the `total` examples of an evaluation after `step` are done."""
         now = time.monotonic()
         if done == 0:
             self._began = now
@@ -35,5 +35,5 @@ class TrainingBar(Bar):
             self.update(step, f"evaluating {done:,}/{total:,}")
 
     def evaluated(self, score: str) -> None:
-        """Keep the score of an evaluation for the next notes."""
+        """Store the score of an evaluation, which later updates of the bar show."""
         self._score, self._evaluated = f", validation {score}", True

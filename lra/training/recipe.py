@@ -34,7 +34,7 @@ Times = Annotated[str, AfterValidator(_times)]
 
 @with_config(STRICT)
 class GroupOverrides(TypedDict):
-    """Peak learning rate and weight decay of a parameter group; None: those of the rest. `2x`: twice its rate."""
+    """Peak learning rate and weight decay of a parameter group; None: those of other weights. `2x`: twice the rate."""
 
     rate: PositiveFloat | Times | None
     weight_decay: NonNegativeFloat | None
@@ -87,10 +87,10 @@ class Recipe:
 
         Args:
             step: from 0 on.
-            last: number of steps of the run, before which the rate falls linearly to zero within `cooldown` steps;
-                None: `steps`.
+            last: number of steps of the run; in the last `cooldown` of them the rate falls linearly to zero. None:
+                `steps`.
         """
-        past, rest = max(0, step - self.warmup), max(1, self.steps - self.warmup)  # of the steps after the warm-up
+        past, rest = max(0, step - self.warmup), max(1, self.steps - self.warmup)  # steps after the warm-up
         factor = {
             "rsqrt": 1 / math.sqrt(max(step, self.warmup)),
             "constant": 1.0,
@@ -120,7 +120,7 @@ class Recipe:
         return self.lr / math.sqrt(self.warmup) if self.schedule == "rsqrt" else self.lr
 
     def rate_in_words(self) -> str:
-        """Return optimiser, schedule and highest rate, with the reason where the schedule does not reach its peak."""
+        """Return a text with optimiser, schedule and highest rate, and the reason if that is below the peak."""
         rates = [self.learning_rate(step) for step in range(self.steps + 1)]
         highest = max(rates)
         words = f"AdamW, train.schedule={self.schedule}, highest rate {highest:.3g} at step {rates.index(highest)}"
@@ -132,7 +132,7 @@ class Recipe:
     def depth_factor(self, name: str, depth: int) -> float:
         """Return the layer-wise factor of the learning rate of a weight (ELECTRA, Clark et al. 2020, appendix B).
 
-        1 in the head, times `layer_decay` from block to block towards the embedding.
+        It is 1 in the head, and is multiplied by `layer_decay` in each block towards the embedding.
         """
         if self.layer_decay is None or name.startswith(("head.", "final_norm.")):
             return 1.0
@@ -142,7 +142,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Pretrain:
-    """The keys of `pretrain` in the configuration; `train` overrides keys of the recipe of training."""
+    """The keys of `pretrain` in the configuration; `train` overrides keys of the training recipe."""
 
     objective: Objective
     mask: Fraction | None

@@ -1,4 +1,4 @@
-"""The training loop, and everything that changes from step to step."""
+"""The training loop and its state."""
 
 import json
 import math
@@ -33,7 +33,7 @@ from lra.training.optimizer import Diverged, Update, compile_blocks, make_optimi
 from lra.training.progress import TrainingBar
 from lra.training.recipe import Recipe
 
-PLAIN = ("step", "measured", "seconds", "window_seconds", "last", "best", "lines", "resumes")  # of the state
+PLAIN = ("step", "measured", "seconds", "window_seconds", "last", "best", "lines", "resumes")  # saved as JSON
 
 
 def compute_gradient(
@@ -48,8 +48,8 @@ def compute_gradient(
 ) -> Tensor:
     """Set the gradient of the mean loss over `examples`; return [loss, real tokens, computed tokens].
 
-    It does not depend on the cut into `parts` or on the number of ranks: the loss of a micro-batch is divided by the
-    predictions of the batch, and dropout is keyed by document.
+    The gradient does not depend on the cut into `parts` or on the number of ranks: the loss of a micro-batch is divided
+    by the number of predictions in the whole batch, and dropout is keyed by document.
     """
     if not model.training:
         model.train()
@@ -81,7 +81,7 @@ class Output:
     Args:
         folder: receives `metrics.jsonl` and checkpoints; None: neither is written.
         title: prefix of messages.
-        checkpoints: when they are due; None: at the end and at a pause.
+        checkpoints: rule for when they are due; None: only at the end and at a pause.
         run: JSON values that checkpoints keep beside the state: configuration and conditions of the run.
         log: receives each line of `metrics.jsonl`.
     """
@@ -94,7 +94,7 @@ class Output:
 
 
 class Trainer:
-    """A model in training.
+    """A model, its optimiser and the state of its training.
 
     Args:
         probe: number of validation examples on which every block is measured at each evaluation.
@@ -125,8 +125,8 @@ class Trainer:
         self.optimizer = make_optimizer(model, recipe)
         self.stopping = StoppingRule(recipe)
         self.step, self.measured = 0, 0  # `measured`: step of the last evaluation
-        self.updates: deque[Update] = deque()  # whose loss has not been read, the last ones of `step`
-        self.losses: list[float] = []  # of all other steps
+        self.updates: deque[Update] = deque()  # the latest ones, whose loss has not been read
+        self.losses: list[float] = []  # of all steps before `updates`
         self.seconds, self.window_seconds = {"train": 0.0, "evaluate": 0.0}, 0.0  # `window`: since the last evaluation
         self.tokens, self.window_tokens = Tokens(), Tokens()
         self.last: dict[str, Any] = {}
@@ -145,8 +145,8 @@ class Trainer:
 
         Raises:
             Paused: on all ranks, if one of them is asked to stop; the state is saved.
-            Diverged: a loss or gradient is not finite; weights and optimiser are those before that step. On an
-                accelerator, where losses are read a step later, one step later.
+            Diverged: a loss or gradient is not finite; weights and optimiser are those before that step. It is
+                raised one step later on an accelerator, where losses are read late.
         """
         say(f"{self.output.title}: {self.recipe.rate_in_words()}")
         if self.resumes:
@@ -157,7 +157,7 @@ class Trainer:
         with TrainingBar(self.output.title, recipe.steps, self.step) as bar, self._saved_if_paused():
             while self.step < rule.step or self.is_eval_step():
                 tokens = Tokens()
-                if not self.is_eval_step():  # else the run was stopped in that evaluation
+                if not self.is_eval_step():  # otherwise the run was paused in this evaluation
                     clock = time.perf_counter()
                     totals = compute_gradient(
                         model, *next(steps), seed=self.seed, step=self.step, precision=self.precision
@@ -172,10 +172,10 @@ class Trainer:
                 waited = time.monotonic() - self._saved_at
                 checkpoints = self.output.checkpoints
                 due = self.step >= rule.step or (checkpoints is not None and checkpoints.due(self.step, waited))
-                if distributed.all_reduce_sum(due and distributed.is_main()) == [1]:  # on all ranks by rank 0's clock
+                if distributed.all_reduce_sum(due and distributed.is_main()) == [1]:  # rank 0's clock decides for all
                     self.save()
                 distributed.pause_all(stop.pending() or limit())
-            distributed.pause_all(stop.signalled())  # since the last step
+            distributed.pause_all(stop.signalled())  # a signal since the last step
 
     @contextmanager
     def _saved_if_paused(self) -> Iterator[None]:
@@ -194,7 +194,8 @@ class Trainer:
         """Score the validation split, keep the best weights, and add a line to `metrics.jsonl`.
 
         Raises:
-            Paused: on a signal. A time limit waits for the end, so that every start of a run advances.
+            Paused: a signal came. A time limit is checked after the evaluation only, so that each start of a run
+                makes progress.
         """
         recipe, step, clock = self.recipe, self.step, time.perf_counter()
         score = evaluate(
@@ -257,7 +258,7 @@ class Trainer:
         return is_asynchronous(next(self.model.parameters()).device)
 
     def _read(self) -> Iterator[tuple[Split, np.ndarray, Iterable[MicroBatch]]]:
-        """Splits, examples and micro-batches of the steps; on an accelerator they are read during the step before."""
+        """Iterate over split, examples and micro-batches of each step; on an accelerator they are read a step ahead."""
 
         def parts(split: Split, examples: np.ndarray) -> Iterator[MicroBatch]:
             return micro_batches(self.model, split, examples, self.recipe.micro_batch, self.precision)
