@@ -114,10 +114,14 @@ def scales() -> str:
 
 
 def speed() -> str:
-    """Return how many times as fast as plain PyTorch a step of Simple is, over text, matching and ListOps."""
-    steps = json.loads((RESULTS / "bench" / "bench.json").read_text())["measurements"]
-    times = sorted(1 / median(steps[f"step_{task}"]["results"][1]["ratio"]) for task in TASKS)
-    return f"On one core Simple trained {times[0]:.1f} to {times[-1]:.1f} times as fast per step as in plain PyTorch"
+    """Return how many times as fast as plain PyTorch a step of Simple is, by precision, with the processor's name."""
+    parts = []
+    for precision in ("fp32", "bf16"):
+        steps = [json.loads((RESULTS / f"bench/steps/{task}_{precision}.json").read_text()) for task in TASKS]
+        times = sorted(1 / median(step["results"][1]["ratio"]) for step in steps)
+        parts.append(f"{times[0]:.1f} to {times[-1]:.1f} times as fast in {precision}")
+    cpu = " ".join(steps[0]["provenance"][key] for key in ("cpu", "cpu_model"))
+    return f"A step of Simple is {parts[0]} and {parts[1]} as a straightforward PyTorch step on one core ({cpu},"
 
 
 def _planned(experiment: str) -> int:
