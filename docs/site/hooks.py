@@ -31,7 +31,7 @@ TOP = Path(__file__).resolve().parents[2]
 RESULTS = TOP / "results"
 SOURCES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "docs/*.md", "docs/*.png"),
-    *("results/*.md", "results/bench/*", "results/*/*.svg", "results/*/runs.jsonl"),
+    *("results/*.md", "results/bench/*.*", "results/bench/steps/*", "results/*/*.svg", "results/*/runs.jsonl"),
 )
 COG = re.compile(r"<!-- \[\[\[(?:cog.*?\]\]\]|end\]\]\]) -->\n?", re.DOTALL)
 NOTEBOOK = re.compile(r"(?<=\]\()([\w./-]*)\.ipynb(?=\))")
