@@ -172,7 +172,7 @@ class Column:
         self.metric = runs[0].record.metric if runs else "accuracy"
         self.lower_is_better = self.metric == "perplexity"
         self.cells = [Cell(cell, published, source) for _, cell in frame.groupby(CELL, sort=False)]
-        known = published.baselines.get(self.task, {}) | baselines(frame)
+        known = published.baselines.get(self.task, {}) | baselines(frame)  # ours replace published ones
         self.baselines = {name: known[name] for name in sorted(known)}
         self.notes = list(self._notes(source))
         # built-in systems have tuned learning rates; a user's system that copies one of them may not suit it
@@ -202,6 +202,7 @@ class Column:
             groups.setdefault((cell.attention, cell.variant, RATE.sub("", cell.settings).strip()), []).append(cell)
         best, chosen = min if self.lower_is_better else max, []
         for group in groups.values():
+            # reversed: of equal results, the first row is chosen
             tried = {cell.best_val: cell for cell in reversed(group) if cell.best_val is not None}
             chosen += [tried[best(tried)]] if len(group) > 1 and tried else group
         return [cell for cell in self.cells if cell in chosen]

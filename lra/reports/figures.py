@@ -2,11 +2,11 @@
 
 import io
 import math
-import os
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -56,19 +56,11 @@ def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
         return _all_seeds(columns, styles), {title: panels for title, panels in figures.items() if panels}
 
 
-@contextmanager
-def styled() -> Iterator[None]:
-    """Context manager that applies this package's style and ignores matplotlibrc and MPLBACKEND."""
-    backend = os.environ.pop(
-        "MPLBACKEND", None
-    )  # set by notebooks; importing matplotlib fails if the backend's package is absent
-    try:
-        import matplotlib.style
-    finally:
-        if backend is not None:
-            os.environ["MPLBACKEND"] = backend
-    with matplotlib.style.context(STYLE, after_reset=True):
-        yield
+def styled() -> AbstractContextManager[None]:
+    """Return a context manager that applies this package's style and ignores matplotlibrc."""
+    import matplotlib.style
+
+    return matplotlib.style.context(STYLE, after_reset=True)
 
 
 def svg(figure: "Figure") -> str:
@@ -100,8 +92,8 @@ def _panels(columns: list[Column], draw: Callable[..., bool], styles: dict[str, 
             for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
     if handles:
-        first = [style["label"] for style in styles.values() if style["label"] in handles]
-        handles = {label: handles[label] for label in dict.fromkeys([*first, *handles])}
+        order = dict.fromkeys([*(style["label"] for style in styles.values()), *handles])  # "others" come last
+        handles = {label: handles[label] for label in order if label in handles}
         across = 2 if max(map(len, handles)) < LONGEST // 2 + 4 else 1
         figure = Figure(figsize=(WIDTH, LINE * math.ceil(len(handles) / across) + 0.1))
         figure.legend(handles.values(), handles.keys(), loc="center", ncols=across)
@@ -112,18 +104,12 @@ def _panels(columns: list[Column], draw: Callable[..., bool], styles: dict[str, 
 def styles_of(columns: list[Column]) -> dict[str, Style]:
     """Return the style of each system; systems with the same colour get different lines and markers."""
     styles: dict[str, Style] = {}
-    alike = Counter[str]()
+    used = {colour: zip(cycle(LINES), cycle(MARKERS), strict=False) for colour in COLOURS}
     cells = sorted((cell for column in columns for cell in column.cells), key=lambda cell: cell.order)
     for cell in {cell.system: cell for cell in cells}.values():
         colour = COLOURS[cell.order[0] % len(COLOURS)]
-        number = alike[colour]
-        alike[colour] += 1
-        styles[cell.system] = {
-            "color": colour,
-            "linestyle": LINES[number % len(LINES)],
-            "marker": MARKERS[number % len(MARKERS)],
-            "label": _named(cell.system),
-        }
+        line, marker = next(used[colour])
+        styles[cell.system] = {"color": colour, "linestyle": line, "marker": marker, "label": _named(cell.system)}
     return styles
 
 
@@ -225,6 +211,7 @@ def curve(metrics: list[dict[str, Any]], metric: str) -> list[tuple[int, float]]
     """Return (step, validation accuracy or perplexity) of each evaluation during training, without pretraining."""
     key = "val_loss" if metric == "perplexity" else "val_accuracy"
     points = [(line["step"], line[key]) for line in metrics if "phase" not in line and line.get(key) is not None]
+    # exp overflows above 709
     return [(step, math.exp(min(value, 700))) for step, value in points] if metric == "perplexity" else points
 
 

@@ -84,6 +84,7 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
     best, tested = record.validation.get("best"), record.test.get(rule)  # type: ignore[call-overload]
     score = record.score(rule) if record.status == "finished" else None
     status: str = record.status
+    # finished, but without this rule's checkpoint, or with a result that cannot be averaged
     if status == "finished" and (score is None or score > LARGEST or tested.not_finite):
         status, score = (f"without {rule}" if rule not in record.test else "not finite"), None
     seconds, reached = record.seconds.get("train"), record.reached
@@ -243,6 +244,7 @@ def _pooled(record: RunRecord) -> dict[str, Any]:
     """Return the values that all runs of a cell must have in common."""
     config = {key: value for key, value in without_paths(record.config).items() if key != "seed"}
     if "train" in config:
+        # settings in ROUNDING change a run only by rounding errors, as another processor does
         config["train"] = {key: value for key, value in config["train"].items() if f"train.{key}" not in ROUNDING}
     if config.get("init"):  # each seed may start from the weights of its own source
         config["init"] = {key: value for key, value in config["init"].items() if key != "sha256"}
@@ -254,6 +256,7 @@ def _pooled(record: RunRecord) -> dict[str, Any]:
 def _compared(record: RunRecord) -> dict[str, Any]:
     """Return the values that all runs of a column must have in common."""
     train = record.config.get("train", {})
+    # a goal can be noticed only at an evaluation, so steps to it depend on how often a run evaluates
     goal = {} if record.goal is None else {"eval_every": train.get("eval_every")}
     return {
         "task_version": record.task_version,

@@ -169,6 +169,7 @@ def latex(report: "Report") -> str:
     return _template("table.tex.j2").render(
         caption=" ".join(filter(None, [_subject(report), trivial, unbeaten(report.columns)])),
         label=re.sub("[^a-z0-9]+", "-", report.title.lower()).strip("-"),
+        # long headers break after commas and before (n = 3)
         headers=[re.sub(r"(?<=,) | (?=\(n = )", "\n", name) for name in frame.columns],
         rows=frame.values.tolist(),
         systems=systems,

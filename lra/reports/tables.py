@@ -57,6 +57,7 @@ def tables(columns: list[Column]) -> Tables:
     }
     for column in columns:
         cells = {cell.system: cell for cell in column.cells}
+        # the header names the most common number of seeds; cells with another one get a footnote
         [count, *_] = sorted(multimode(cell.summary.n for cell in column.cells))
         shared = _shared_caveats(column)
         title = f"{column.name} (n = {count})" + ", perplexity" * column.lower_is_better
