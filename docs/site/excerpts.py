@@ -70,7 +70,9 @@ def ranking() -> str:
     """Return Table 1 with our results, in the order of the mean of the three published accuracies."""
     best = Published().sources[0].best
     means = {system: fmean(map(scores.get, TASKS)) for system, scores in best.items() if {*TASKS} <= {*scores}}
-    columns: dict[str, Filter] = {"mean, published": {"texts": {system: number(mean) for system, mean in means.items()}}}
+    columns: dict[str, Filter] = {
+        "mean, published": {"texts": {system: number(mean) for system, mean in means.items()}}
+    }
     columns |= {f"{title}, published": {"texts": _published(task)} for task, title in TASKS.items()}
     for short, folder, protocol in (
         ("Text", "table1_narrow", "strict"), ("ListOps", "table1_narrow", "strict"),

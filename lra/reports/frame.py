@@ -39,10 +39,10 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
     """
     if selection and not any(selection in run.record.test for run in runs):
         raise UserError(f"--selection {selection}: no run below {folder} has it; leave the option out")
-    for run in runs:
-        published.add(run.record.attention, run.record.variant, run.record.row)
     announced = {cell.folder: cell for cell in declared(folder).cells}
     rows = [_of_run(run, selection) for run in runs]
+    for row in rows:
+        published.add(row["attention"], row["variant"], row["run"].record.row)
     known = {(row["cell"], row["seed"]) for row in rows}
     rows += [_missing(cell, seed, selection) for cell in announced.values() for seed in cell.seeds
              if (cell.folder, seed) not in known]  # fmt: skip

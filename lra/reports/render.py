@@ -100,6 +100,8 @@ def section(column: Column) -> dict[str, Any]:
     if len(rates) == 1:  # one learning rate for all systems: state it in a sentence instead of a column
         notes.append(f"Learning rate: {rates[0]:g}.")
         rows = rows.assign(lr=None)
+    if not rows.majority_class.fillna(0).any():
+        rows = rows.assign(majority_class=None)  # a column of zeros
     filled = [name for name in SHOWN if rows[name].replace("", None).notna().any()]
     systems: dict[str, list[str]] = {}
     for cell in column.cells:
