@@ -112,46 +112,46 @@ def in_chunks(chunk: int, *inputs: Tensor) -> list[Tensor]:
 
 
 def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inputs: Tensor) -> Tensor:
-    """Compute a recurrence tile by tile: `recurrence(*tiles, state)` returns y [..., T, C, N] and the next state.
+    """Compute a recurrence tile by tile: `recurrence(*tiles, state)` returns y [T, ..., C, N] and the next state.
 
     The backward pass recomputes a tile, so that only its inputs and the state before it are saved; with the scores of
     all chunks saved, a step would take three times the memory. On a CPU a tile is small enough for most of its tensors
     to stay in the cache; on an accelerator one tile has all chunks.
 
     Args:
+        recurrence: gets tiles [T, ..., C, .], chunks first.
+        chunk: C.
         inputs: q [..., L, M], k, v [..., L, N], and others [..., L, .]; leading axes broadcast.
     """
+
+    def tile_of(*parts: Tensor) -> tuple[Tensor, Tensor]:
+        *tile, state = parts
+        # With chunks first, each tile is contiguous: otherwise every product would copy its factors.
+        chunks = [x.movedim(-3, 0).contiguous() for x in in_chunks(chunk, *tile)]
+        y, state = recurrence(*chunks, state)
+        return y.movedim(0, -3).flatten(-3, -2)[..., : tile[0].shape[-2], :], state
+
     q, _, v, *_ = inputs
-    lead, length = torch.broadcast_shapes(*(x.shape[:-2] for x in inputs)), q.shape[-2]
-    size = length
+    lead, size = torch.broadcast_shapes(*(x.shape[:-2] for x in inputs)), q.shape[-2]
     if q.device.type == "cpu":
         size = chunk * max(1, TILE // (lead.numel() * chunk * max(q.shape[-1], v.shape[-1])))
     state, outputs = v.new_zeros(*lead, q.shape[-1], v.shape[-1]), []
-    inputs = [x[(None,) * (v.dim() - x.dim())] for x in inputs]
-    for tile in zip(*(x.split(size, dim=-2) for x in inputs), strict=True):
-        y, state = checkpoint(_tile, recurrence, chunk, *tile, state, use_reentrant=False, preserve_rng_state=False)
+    aligned = (x[(None,) * (len(lead) + 2 - x.dim())] for x in inputs)  # the same number of axes: chunks come before
+    for tile in zip(*(x.split(size, dim=-2) for x in aligned), strict=True):
+        y, state = checkpoint(tile_of, *tile, state, use_reentrant=False, preserve_rng_state=False)
         outputs.append(y)
     return torch.cat(outputs, dim=-2)
 
 
-def _tile(recurrence, chunk: int, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-    *inputs, state = inputs
-    length = inputs[0].shape[-2]
-    # Chunks first: a tile of contiguous chunks needs no copy for each of its products.
-    chunks = [x.movedim(-3, 0).contiguous() for x in in_chunks(chunk, *inputs)]  # [T, ..., C, .]
-    y, state = recurrence(*chunks, state)
-    return y.movedim(0, -3).flatten(-3, -2)[..., :length, :], state
-
-
 def _with_head_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a tile of `decayed_product` with g [..., T, C, 1]."""
+    """Compute a tile of `decayed_product` with g [T, ..., C, 1]."""
     between, since, until = head_decays(g)
     before, state = _carry(since[..., -1:, :], (k * until).mT @ v, state)
     return (q @ k.mT * between) @ v + (q * since) @ before, state
 
 
 def _with_channel_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a tile of `decayed_product` with g [..., T, C, M]."""
+    """Compute a tile of `decayed_product` with g [T, ..., C, M]."""
     scores, reads, writes, kept = channel_scores(q.unsqueeze(-3), k.unsqueeze(-3), g)
     before, state = _carry(kept.mT, writes.squeeze(-3).mT @ v, state)
     return scores.squeeze((-4, -3)) @ v + reads.squeeze(-3) @ before, state
@@ -179,7 +179,7 @@ def _with_corrections(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, sta
 
 
 def _carry(keep: Tensor, added: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the states S_t before each chunk [..., T, M, N] and the last: S_{t+1} = keep_t S_t + added_t."""
+    """Return the states S_t before each chunk [T, ..., M, N] and the last one, with S_{t+1} = keep_t S_t + added_t."""
     before = []
     for kept, new in zip(keep.unbind(), added.unbind(), strict=True):
         before.append(state)
@@ -227,14 +227,14 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
     lowest = -HEADROOM * math.log(torch.finfo(g.dtype).max) / (BLOCK - 1)
     first, *others = g.clamp(min=lowest).exp().unflatten(-2, (-1, size)).unbind(-2)  # each [..., blocks, M]
     rows = [torch.ones_like(first)]
-    for each in others:
-        rows.append(rows[-1] * each)
+    for decay in others:
+        rows.append(rows[-1] * decay)
     within = torch.stack(rows, dim=-2).unsqueeze(-4)  # [..., 1, blocks, size, M], since the block's first position
     reads = q.unflatten(-2, (-1, size)) * within
     writes = k.unflatten(-2, (-1, size)) / within
     scores = (reads.unsqueeze(-4) @ writes.unsqueeze(-5).mT).tril()  # [..., P, R, blocks, size, size]
-    # Decays of the blocks of a span [..., spans, blocks of a span, M]: from the span's start to a block's first
-    # position, from there to the span's end, and of the whole span.
+    # `reads` and `writes` are relative to the first position of their block, so a span of blocks needs one decay per
+    # block [..., spans, blocks of a span, M]: through that position since the span's start, and after it until the end.
     since, until = first.unsqueeze(-2), rows[-1].unsqueeze(-2)
     kept = since * until
     while size < chunk:
@@ -242,10 +242,12 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
         until_1, until_2 = until.unflatten(-3, (-1, 2)).unbind(-3)
         kept_1, kept_2 = kept.unflatten(-3, (-1, 2)).unbind(-3)
         scores_1, scores_2 = scores.unflatten(-3, (-1, 2)).unbind(-3)
-        blocks = (-1, 2, since.shape[-2])
-        late = reads.unflatten(-3, blocks).unbind(-4)[1] * since_2[..., None, :, :, None, :]
-        early = writes.unflatten(-3, blocks).unbind(-4)[0] * until_1[..., None, :, :, None, :]
-        across = late.flatten(-3, -2).unsqueeze(-4) @ early.flatten(-3, -2).unsqueeze(-5).mT
+        pairs = (-1, 2, since.shape[-2])
+        late = reads.unflatten(-3, pairs).unbind(-4)[1]  # [..., P, pairs, blocks of a span, BLOCK, M]
+        early = writes.unflatten(-3, pairs).unbind(-4)[0]
+        late = (late * since_2[..., None, :, :, None, :]).flatten(-3, -2)  # [..., P, pairs, size, M]
+        early = (early * until_1[..., None, :, :, None, :]).flatten(-3, -2)
+        across = late.unsqueeze(-4) @ early.unsqueeze(-5).mT  # [..., P, R, pairs, size, size]
         scores = torch.cat([pad(scores_1, (0, size)), torch.cat([across, scores_2], dim=-1)], dim=-2)
         since = torch.cat([since_1, kept_1 * since_2], dim=-2)
         until = torch.cat([until_1 * kept_2, until_2], dim=-2)
