@@ -152,9 +152,7 @@ def test_names_list_differences_from_lra(option: str) -> None:
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
-    return builder_of("pathfinder", **SMALL, **SIZES).build(
-        data_config(tmp_path_factory.mktemp("cache"))
-    )
+    return builder_of("pathfinder", **SMALL, **SIZES).build(data_config(tmp_path_factory.mktemp("cache")))
 
 
 def test_a_prepared_task_holds_the_blocks_in_order_as_bytes(task: Task) -> None:
