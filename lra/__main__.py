@@ -77,8 +77,7 @@ def start(name: str) -> None:
     from lra.core.signals import interruptible  # of signals that Windows lacks
 
     with interruptible(name):
-        command = import_module(COMMANDS[name][0]).main
-    command()
+        import_module(COMMANDS[name][0]).main()
 
 
 def contents(commands: dict[str, str], every: bool = False) -> str:

@@ -29,7 +29,6 @@ from lra.config.compose import (
 from lra.config.configure import explain, is_mistake
 from lra.core.errors import CONFIG_ERROR, FAILED, UserError
 from lra.core.paths import __version__, conf_dir
-from lra.core.signals import interruptible
 
 FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")  # of Hydra; lra has `out`
 
@@ -37,26 +36,8 @@ FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.outp
 def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable[[], None]:
     """Return the console command of a Hydra task function; a mistake ends it with one line and exit code 2."""
     program = f"lra-{config_name}"
-    debug = os.environ.get("HYDRA_FULL_ERROR")
 
-    def fail(error: Exception) -> NoReturn:
-        if debug:
-            traceback.print_exception(error)
-        print(f"{program}: error: {explain(error, config_name, sys.argv[1:])}", file=sys.stderr)
-        raise SystemExit(CONFIG_ERROR)
-
-    @wraps(function)
-    def task(cfg: DictConfig) -> Any:
-        try:
-            return function(cfg)
-        except UserError as error:  # here, because Hydra would print a line of its own first
-            fail(error)
-        except BrokenPipeError:  # likewise
-            raise SystemExit(FAILED) from None
-
-    @interruptible(program)
     def main() -> None:
-        nonlocal debug
         if "--version" in sys.argv[1:]:
             print(f"lra {__version__}")
             return
@@ -64,6 +45,22 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
             print(help_page(config_name))
             return
         debug = os.environ.get("HYDRA_FULL_ERROR")
+
+        def fail(error: Exception) -> NoReturn:
+            if debug:
+                traceback.print_exception(error)
+            print(f"{program}: error: {explain(error, config_name, sys.argv[1:])}", file=sys.stderr)
+            raise SystemExit(CONFIG_ERROR)
+
+        @wraps(function)
+        def task(cfg: DictConfig) -> Any:
+            try:
+                return function(cfg)
+            except UserError as error:  # here, because Hydra would print a line of its own first
+                fail(error)
+            except BrokenPipeError:  # likewise
+                raise SystemExit(FAILED) from None
+
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
         sys.argv = [program, *parseable(flags_first(sys.argv[1:]))]
         set_up()
