@@ -14,16 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from lra.core.names import data_name, file_name, quoted
 
 SWEEPER = "lra"  # option of hydra/sweeper; its sweeps are planned in advance
-DECIDING = (
-    "task",
-    "attention",
-    "protocol",
-    "model",
-    "train",
-    "init",
-    "pretrain",
-    "precision",
-)  # keys and sections whose values can change results
+# Keys and sections whose values can change results.
+DECIDING = ("task", "attention", "protocol", "model", "train", "init", "pretrain", "precision")
 PLACED = ("task", "protocol", "attention", "variant", "seed")  # keys with a level of their own in a run's path
 DATA = ("task.data", "task.name")  # keys that change the level of the task in a run's path
 ROUNDING = ("train.micro_batch", "train.eval_batch")  # keys that change results by rounding only

@@ -42,7 +42,12 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
         UserError: if a value is missing or cannot be resolved; the message names its key.
     """
     try:
-        return {str(key): _resolved(cfg[key]) for key in cfg if key != "hydra"}
+        values: dict[str, Any] = {}
+        for key in (key for key in cfg if key != "hydra"):
+            node = cfg[key]
+            is_node = OmegaConf.is_config(node)
+            values[str(key)] = OmegaConf.to_container(node, resolve=True, throw_on_missing=True) if is_node else node
+        return values
     except MissingMandatoryValue as error:
         raise UserError(f"{error.full_key}: no value; set {error.full_key}=...") from None
     except OmegaConfBaseException as error:
@@ -50,10 +55,6 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
         while cause is not None and not isinstance(cause, UserError):  # a resolver may have raised one
             cause = cause.__cause__ or cause.__context__
         raise UserError(f"{error.full_key}: {cause or first_line(error)}") from None
-
-
-def _resolved(value: Any) -> Any:
-    return OmegaConf.to_container(value, resolve=True, throw_on_missing=True) if OmegaConf.is_config(value) else value
 
 
 def is_mistake(error: BaseException) -> bool:
@@ -174,8 +175,6 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
             having = [choice for choice in choices if _has(config_name, choice, key[1])]
             if having:
                 return f"{key[1]}: a key of {' and '.join(having)}; choose it, or omit the key"
-            if key[1].startswith("hydra."):
-                return _unknown_of_hydra(key[1], config_name, overrides)
             return f"{key[1]}: unknown key; {did_you_mean(key[1], _known_keys(config_name, overrides))}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: expected key=value"
@@ -194,19 +193,6 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
     return message
 
 
-def _unknown_of_hydra(key: str, config_name: str, overrides: Iterable[str]) -> str:
-    """Return the message for an unknown key below `hydra`, with the known keys of its section, such as the launcher."""
-    cfg = compose(config_name, *(override for override in overrides if override.startswith("hydra/")))
-    parent, _, name = key.rpartition(".")
-    choice = parent.replace(".", "/")
-    chosen = f"{choice}={cfg.hydra.runtime.choices[choice]}" if choice in cfg.hydra.runtime.choices else parent
-    node = OmegaConf.select(cfg, parent)
-    known = [str(each) for each in node if not str(each).startswith("_")] if isinstance(node, DictConfig) else []
-    if not known:
-        return f"{key}: unknown key" + (f"; {chosen} has no options" if choice in cfg.hydra.runtime.choices else "")
-    return f"{key}: {chosen} has no {name!r}; {did_you_mean(name, known)}"
-
-
 def _has(config_name: str, choice: str, key: str) -> bool:
     """Return True if a configuration composed with the override `choice` has a key."""
     try:
@@ -219,8 +205,9 @@ def _has(config_name: str, choice: str, key: str) -> bool:
 def _known_keys(config_name: str, overrides: Iterable[str]) -> list[str]:
     """Return config groups and dotted keys of a configuration; of the default one if `overrides` cannot be composed."""
     chosen = groups(config_name)
+    choices = [word for word in overrides if word.partition("=")[0] in chosen or word.startswith("hydra/")]
     try:
-        cfg = compose(config_name, *(override for override in overrides if override.partition("=")[0] in chosen))
+        cfg = compose(config_name, *choices)
     except (UserError, HydraException, OmegaConfBaseException):
         cfg = compose(config_name)
     keys = [key for key, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]

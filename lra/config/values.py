@@ -81,9 +81,8 @@ def _mistake(
     if path in missing:
         return f"{key}: missing; set {key}=..."
     value, errors = _at(values, path), found[path]
-    if (
-        isinstance(value, Mapping) and errors[0]["type"] == "value_error"
-    ):  # the message of a validator begins with the key inside the section
+    # A validator of a section begins its message with the key inside the section.
+    if isinstance(value, Mapping) and errors[0]["type"] == "value_error":
         return f"{key}{'.' if path else ''}{_expected(errors[0])}"
     expected = " or ".join(dict.fromkeys(map(_expected, errors)))
     if _takes_null(validate, values, path):

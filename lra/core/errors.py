@@ -31,4 +31,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         near = [f"{parent}.{match}" for match in get_close_matches(last, names, n=1)]
     elif not near:
         near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(siblings or known)}"
+    top = [key for key in known if "." not in key]
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(siblings or top or known)}"
