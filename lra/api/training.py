@@ -103,7 +103,7 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
             if value := getattr(settings, key):
                 raise UserError(f"{key}={value}: lra.train does one run and returns it; leave {key} out")
         loggers_of(settings)
-        job = Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
+        job = Job(settings=settings, components=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
         from lra.runs.run import run as run_in_folder  # imports torch, as building the job did
 
         try:

@@ -43,7 +43,7 @@ def train(cfg: DictConfig) -> str | float:
     if not hydra_cfg.overrides.task and hydra_cfg.job.config_name == "train":
         raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
     loggers_of(settings)  # raises UserError for their options before the training
-    job = Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
+    job = Job(settings=settings, components=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
     if settings.describe:
         from lra.runs.describe import print_summary
 

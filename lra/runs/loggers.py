@@ -43,7 +43,7 @@ class TensorBoard:
         first = {name.title(): getattr(job.cell, name) for name in TAGS} | {"Seed": job.settings.seed}
         options = {
             key: value if isinstance(value, bool | int | float | str) else json.dumps(value)  # types that HPARAMS takes
-            for key, value in configure.dotted(job.settings.identity)
+            for key, value in configure.dotted(job.settings.config_key)
             if not isinstance(value, dict) and not key.endswith("_partial_")
         }
         self._config = first | options  # capitalised names are the first columns of the HPARAMS table
@@ -81,7 +81,7 @@ class Wandb:
         import wandb
 
         tags = {name: getattr(job.cell, name) for name in TAGS}
-        config = {"cell": tags | job.cell.settings, **job.settings.identity}
+        config = {"cell": tags | job.cell.settings, **job.settings.config_key}
         run_id = digest({"config": config, "folder": job.folder.as_posix()})[:16]
         for earlier in (job.folder / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(earlier)

@@ -93,11 +93,11 @@ class Settings:
             return configure.build(self.init, "init", kind=InitialWeights)()
 
     @cached_property
-    def identity(self) -> dict[str, Any]:
+    def config_key(self) -> dict[str, Any]:
         """All settings that decide results, without paths, and the SHA-256 of weights and source files of the user.
 
         Raises:
-            UserError: the file of initial weights, whose digest is part of the identity, is missing.
+            UserError: the file of initial weights, whose digest is part of the key, is missing.
         """
         values = {key: getattr(self, key) for key in RESULT_KEYS}
         chosen = {key: asdict(value) if is_dataclass(value) else value for key, value in values.items()}  # type: ignore

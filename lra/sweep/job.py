@@ -45,9 +45,11 @@ def train(cfg: DictConfig) -> str | float:
     try:
         settings = settings_of(cfg)
         loggers_of(settings)  # raises UserError for their options before the training
-        job = Job(settings=settings, system=assemble(settings), cell=cell, title=title, number=number, search=searching)
+        job = Job(
+            settings=settings, components=assemble(settings), cell=cell, title=title, number=number, search=searching
+        )
         if searching:
-            search.check(job.system.builder)
+            search.check(job.components.builder)
         if settings.describe:
             from lra.runs.describe import print_summary
 

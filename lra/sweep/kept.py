@@ -14,7 +14,7 @@ from lra.core.paths import CHECKOUT
 from lra.records.names import RECORD, RUNS
 from lra.records.record import Provenance, RunRecord
 from lra.records.runs import Run, read_runs, unpack
-from lra.runs.run_folder import Status, identity_differences, prepared
+from lra.runs.run_folder import Status, config_differences, prepared
 from lra.sweep.plan import Plan, PlannedCell, PlannedRun
 
 Digests = dict[str, str | None]  # SHA-256 of prepared data by the digest of a task's options
@@ -25,7 +25,7 @@ def data_digest(row: PlannedCell, digests: Digests) -> str | None:
     key = digest(row.settings.task)
     if key not in digests:
         try:
-            digests[key] = prepared(row.system.builder, row.settings).digest
+            digests[key] = prepared(row.components.builder, row.settings).digest
         except UserError:
             digests[key] = None
     return digests[key]
@@ -84,14 +84,14 @@ def _equal(
 
 def _difference(row: PlannedCell, run: PlannedRun, record: RunRecord) -> str:
     """Return the reason why a kept run is not the planned one; empty if it is."""
-    spec = row.system.builder.spec
+    spec = row.components.builder.spec
     if record.status not in (Status.FINISHED, Status.DIVERGED):
         return record.status
     if record.task_version != spec.version:
         return f"{record.task}: task version {record.task_version}, now {spec.version}"
     stated = [("task", record.task, spec.name), ("selection", record.selection, row.settings.train.selection)]
     changes = [f"{key}: {there} there, {here} now" for key, there, here in stated if there != here]
-    return "; ".join([*changes, *identity_differences(record.config, run.settings, ROUNDING)])
+    return "; ".join([*changes, *config_differences(record.config, run.settings, ROUNDING)])
 
 
 def refuse_conflicts(
@@ -133,7 +133,7 @@ def _expected(plan: Plan, row: PlannedCell, run: PlannedRun, data_sha256: str | 
     """Return a planned run with what its record will say about its configuration and data."""
     record = RunRecord.model_construct(
         **row.job(run).labels,
-        config=json.loads(json.dumps(run.settings.identity)),
+        config=json.loads(json.dumps(run.settings.config_key)),
         provenance=Provenance.model_construct(data_sha256=data_sha256),
     )
     return Run(run.folder.relative_to(plan.out).as_posix(), record)

@@ -76,13 +76,13 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         waiting = [row for row, runs in to_do if runs]
         check_data(waiting)
         for row in waiting:
-            check_attention(row.settings, row.system)
+            check_attention(row.settings, row.components)
     refused = kept.refuse_conflicts(plan, to_do, digests)
     for reason in dict.fromkeys(refused.values()):
         say(f"lra-train: error: {reason}")
     to_do = [(row, [run for run in runs if run.folder not in refused]) for row, runs in to_do]
     declare(plan)
-    tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)
+    tokens = sum(training_tokens(row.components) * len(runs) for row, runs in to_do)
     runs = [run for _, runs in to_do for run in runs]
     others = {run.folder for run in runs} | {*refused}
     for row in plan.rows:  # finished runs whose loggers did not see them
@@ -113,7 +113,7 @@ def _check_reference(plan: Plan) -> None:
 
     published = Published.of_folder(plan.out)
     for row in plan.rows:
-        published.add(row.cell.attention, row.cell.variant, row.system.row)
+        published.add(row.cell.attention, row.cell.variant, row.components.row)
     cells: list[Any] = [*(row.cell for row in plan.rows), *declared(plan.out).cells]
     known = {
         published.name(cell.attention, cell.variant, settings)

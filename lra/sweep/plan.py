@@ -31,7 +31,7 @@ from lra.core.files import digest, explained, hold
 from lra.datasets.task import DataConfig
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
-from lra.runs.build import Job, System, assemble, run_folder
+from lra.runs.build import Components, Job, assemble, run_folder
 from lra.runs.loggers import loggers_of
 from lra.runs.run_folder import RunFolder
 from lra.runs.settings import Settings, settings_of
@@ -72,19 +72,19 @@ class PlannedCell:
 
     cell: Cell
     settings: Settings
-    system: System
+    components: Components
     runs: list[PlannedRun]
 
     def job(self, run: PlannedRun) -> Job:
         """Return the job of one of its runs."""
-        return Job(settings=run.settings, system=self.system, cell=self.cell, title=run.title)
+        return Job(settings=run.settings, components=self.components, cell=self.cell, title=run.title)
 
     @property
     def declared(self) -> DeclaredCell:
         """Entry of the cell in `sweep.json`."""
         return DeclaredCell(
             **asdict(self.cell),
-            task_name=self.system.builder.spec.name,
+            task_name=self.components.builder.spec.name,
             selection=self.settings.train.selection,
             folder=self.cell.folder.as_posix(),
             seeds=[run.settings.seed for run in self.runs],
@@ -134,7 +134,7 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
             "folder: set out=FOLDER, without what the sweep varies"
         )
     if clash is not None:
-        (key, one, two), *_ = differences(clash[0].settings.identity, clash[1].settings.identity)
+        (key, one, two), *_ = differences(clash[0].settings.config_key, clash[1].settings.config_key)
         raise UserError(
             f"{clash[0].cell}: two rows of this sweep would share this cell of the table, with {key} {one} and {two}; "
             "use another task.name for each data set, or another out=... for other rows"
@@ -161,7 +161,7 @@ def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
     for row in [*rows]:
         other = known.setdefault(row.cell.folder, row)
         if other is not row:
-            if other.settings.out != row.settings.out or other.settings.identity != row.settings.identity:
+            if other.settings.out != row.settings.out or other.settings.config_key != row.settings.config_key:
                 return other, row
             rows.remove(row)
     return None
@@ -170,7 +170,7 @@ def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
 def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
     settings, composed = compose([*overrides, *(seeds or [])[:1]])
     loggers_of(settings)
-    system = assemble(settings)
+    components = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
     # Composing takes 0.1 s: the seeds of a cell share one composition unless another value depends on the seed.
     differs = settings.init is not None or SEED_REFERENCE.search(str(_unresolved(composed)))
@@ -190,7 +190,7 @@ def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied
                 overrides=[*overrides, override],
             )
         )
-    return PlannedCell(cell=cell, settings=settings, system=system, runs=runs)
+    return PlannedCell(cell=cell, settings=settings, components=components, runs=runs)
 
 
 def _refuse_seed_references(first: Settings, other: Settings) -> None:
@@ -254,7 +254,7 @@ def check_data(rows: list[PlannedCell]) -> None:
     located: dict[str, str | None] = {}  # by the options of the task
     columns: dict[tuple[str, str, str], tuple[str | None, Cell]] = {}
     for row in rows:
-        builder, task = row.system.builder, digest(row.settings.task)
+        builder, task = row.components.builder, digest(row.settings.task)
         name = builder.spec.name
         if name in lacking:
             continue
@@ -274,9 +274,9 @@ def check_data(rows: list[PlannedCell]) -> None:
     for name, message in lacking.items():
         say(f"{name}: {message}")
     if lacking:
-        others = dict.fromkeys(row.cell.task for row in rows if row.system.builder.spec.name not in lacking)
+        others = dict.fromkeys(row.cell.task for row in rows if row.components.builder.spec.name not in lacking)
         remedy = f"add the files above{', or train the others: task=' if others else ''}{','.join(others)}"
-        runs = [len(row.runs) for row in rows if row.system.builder.spec.name in lacking]
+        runs = [len(row.runs) for row in rows if row.components.builder.spec.name in lacking]
         total = sum(len(row.runs) for row in rows)
         raise UserError(f"no data for {', '.join(lacking)} ({sum(runs)} of {plural(total, 'run')}); {remedy}")
 
