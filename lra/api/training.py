@@ -20,7 +20,6 @@ from lra.core.signals import Paused
 from lra.records.names import ERRORS
 from lra.records.record import RunRecord
 from lra.runs.build import Job, assemble, run_folder
-from lra.runs.loggers import loggers_of
 from lra.runs.run_folder import NO_RECORD, RunFolder, Status
 from lra.runs.settings import Settings, settings_of
 
@@ -102,7 +101,6 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
         for key in ("describe", "rerun", "also", "sweep_minutes"):
             if value := getattr(settings, key):
                 raise UserError(f"{key}={value}: lra.train does one run and returns it; leave {key} out")
-        loggers_of(settings)
         job = Job(settings=settings, components=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
         from lra.runs.run import run as run_in_folder  # imports torch, as building the job did
 

@@ -14,7 +14,6 @@ from lra.core.errors import FAILED, UserError
 from lra.core.files import Locked
 from lra.core.signals import PAUSED, Paused
 from lra.runs.build import Job, assemble
-from lra.runs.loggers import loggers_of
 from lra.runs.rerun import rerun
 from lra.runs.run_folder import Status
 from lra.runs.settings import settings_of
@@ -42,7 +41,6 @@ def train(cfg: DictConfig) -> str | float:
         raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
     if not hydra_cfg.overrides.task and hydra_cfg.job.config_name == "train":
         raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
-    loggers_of(settings)  # raises UserError for their options before the training
     job = Job(settings=settings, components=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
     if settings.describe:
         from lra.runs.describe import print_summary

@@ -14,7 +14,6 @@ from lra.core.files import Locked, write_atomic
 from lra.core.signals import Paused, worker_flag
 from lra.records.names import ERRORS, seed_folder
 from lra.runs.build import Job, assemble
-from lra.runs.loggers import loggers_of
 from lra.runs.run_folder import RunFolder, Status
 from lra.runs.settings import settings_of
 from lra.sweep import search
@@ -44,7 +43,6 @@ def train(cfg: DictConfig) -> str | float:
     title = f"[{number + 1}{'' if searching else f'/{cfg.sweep.jobs}'}] {cell} seed {cfg.seed}"
     try:
         settings = settings_of(cfg)
-        loggers_of(settings)  # raises UserError for their options before the training
         job = Job(
             settings=settings, components=assemble(settings), cell=cell, title=title, number=number, search=searching
         )

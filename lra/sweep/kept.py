@@ -14,7 +14,7 @@ from lra.core.paths import CHECKOUT
 from lra.records.names import RECORD, RUNS
 from lra.records.record import Provenance, RunRecord
 from lra.records.runs import Run, read_runs, unpack
-from lra.runs.run_folder import Status, config_differences, prepared
+from lra.runs.run_folder import RunFolder, Status, config_differences, prepared
 from lra.sweep.plan import Plan, PlannedCell, PlannedRun
 
 Digests = dict[str, str | None]  # SHA-256 of prepared data by the digest of a task's options
@@ -68,7 +68,7 @@ def _equal(
     for row in rows:
         for run in row.runs:
             found = known.get(run.folder.relative_to(plan.out).as_posix())
-            if run.run_folder.is_claimed or found is None:
+            if RunFolder.of(run).is_claimed or found is None:
                 others += 1
             elif reason := _difference(row, run, found.record):
                 reasons[reason] += 1
@@ -132,7 +132,7 @@ def refuse_conflicts(
 def _expected(plan: Plan, row: PlannedCell, run: PlannedRun, data_sha256: str | None) -> Run:
     """Return a planned run with what its record will say about its configuration and data."""
     record = RunRecord.model_construct(
-        **row.job(run).labels,
+        **run.labels,
         config=json.loads(json.dumps(run.settings.config_key)),
         provenance=Provenance.model_construct(data_sha256=data_sha256),
     )

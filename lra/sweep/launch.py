@@ -26,7 +26,7 @@ from lra.records.names import LOCK
 from lra.records.runs import declared
 from lra.runs.build import check_attention
 from lra.runs.loggers import log_finished
-from lra.runs.run_folder import Status
+from lra.runs.run_folder import RunFolder, Status
 from lra.runs.sweep_time import training_tokens
 from lra.sweep import kept
 from lra.sweep.plan import Plan, PlannedRun, check_data, declare, planned
@@ -64,7 +64,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         from lra.runs.describe import print_summary
 
         for row in plan.rows:
-            print_summary(row.job(row.runs[0]), measured=False)  # seeds have the settings of their cell
+            print_summary(row.runs[0], measured=False)  # seeds have the settings of their cell
         return
     _check_reference(plan)
     with read_write(config):
@@ -87,9 +87,9 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     others = {run.folder for run in runs} | {*refused}
     for row in plan.rows:  # finished runs whose loggers did not see them
         for run in row.runs if row.settings.logger else ():
-            earlier = None if run.folder in others else run.run_folder.record
+            earlier = None if run.folder in others else RunFolder.of(run).record
             if earlier is not None and earlier.status == Status.FINISHED:
-                log_finished(row.job(run))
+                log_finished(run)
     say(f"{plural(sum(len(row.runs) for row in plan.rows), 'run')}, {len(runs)} to train, in {plan.out}")
     broken, code = "", 0
     try:
@@ -176,7 +176,7 @@ def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> N
         code: exit code if the sweep was stopped; waiting runs are then not listed.
     """
     runs = [run for row in plan.rows for run in row.runs]
-    outcomes = {run.folder: run.run_folder.status() for run in runs}
+    outcomes = {run.folder: RunFolder.of(run).status() for run in runs}
     outcomes |= {folder: (Status.REFUSED, reason) for folder, reason in refused.items()}
     counts = Counter(status for status, _ in outcomes.values()) + _report(plan.out)
     if broken:

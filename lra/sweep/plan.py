@@ -31,8 +31,7 @@ from lra.core.files import digest, explained, hold
 from lra.datasets.task import DataConfig
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
-from lra.runs.build import Components, Job, assemble, run_folder
-from lra.runs.loggers import loggers_of
+from lra.runs.build import Components, Job, assemble
 from lra.runs.run_folder import RunFolder
 from lra.runs.settings import Settings, settings_of
 
@@ -44,23 +43,15 @@ INDIRECT_KEYS = ("system", "case", "size", "experiment")  # act through other ke
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedRun:
+class PlannedRun(Job):
     """One run of a sweep. `overrides`: the command line that composes it."""
 
-    folder: Path
-    settings: Settings
-    title: str
     overrides: list[str]
-
-    @property
-    def run_folder(self) -> RunFolder:
-        """Folder of the run, which gives its status."""
-        return RunFolder(self.folder, self.settings)
 
     def to_do(self) -> bool:
         """Return True if the run would train; print why if it is refused."""
         try:
-            return not self.run_folder.is_done
+            return not RunFolder.of(self).is_done
         except UserError as error:
             say(f"{self.title}: error: {error}")
             return False
@@ -68,16 +59,12 @@ class PlannedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedCell:
-    """One cell of a sweep and its runs."""
+    """One cell of a sweep and its runs; `settings` are those of its first seed."""
 
     cell: Cell
     settings: Settings
     components: Components
     runs: list[PlannedRun]
-
-    def job(self, run: PlannedRun) -> Job:
-        """Return the job of one of its runs."""
-        return Job(settings=run.settings, components=self.components, cell=self.cell, title=run.title)
 
     @property
     def declared(self) -> DeclaredCell:
@@ -169,7 +156,6 @@ def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
 
 def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
     settings, composed = compose([*overrides, *(seeds or [])[:1]])
-    loggers_of(settings)
     components = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
     # Composing takes 0.1 s: the seeds of a cell share one composition unless another value depends on the seed.
@@ -184,8 +170,9 @@ def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied
             _refuse_seed_references(settings, seeded)
         runs.append(
             PlannedRun(
-                folder=run_folder(seeded, cell),
                 settings=seeded,
+                components=components,
+                cell=cell,
                 title=f"{cell} seed {seed}",
                 overrides=[*overrides, override],
             )
