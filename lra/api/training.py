@@ -117,7 +117,7 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
 
 def _run_of(config: DictConfig) -> tuple[Settings, Cell]:
     """Return settings and cell of one run. Raises UserError if the overrides of a sweep do not name one."""
-    cell, settings = rates.applied(config, config.hydra), settings_of(config)
+    cell, settings = rates.apply(config, config.hydra), settings_of(config)
     if swept := open_keys(config):
         keys = ", ".join(f"{key}=..." for key in swept)
         raise UserError(f"experiment={config.hydra.runtime.choices.experiment}: a sweep; for one run of it add {keys}")

@@ -36,7 +36,7 @@ def train(cfg: DictConfig) -> str | float:
         from lra.sweep import job as of_sweep
 
         return of_sweep.train(cfg)
-    cell, settings = rates.applied(cfg, hydra_cfg), settings_of(cfg)
+    cell, settings = rates.apply(cfg, hydra_cfg), settings_of(cfg)
     if settings.also:
         raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
     if not hydra_cfg.overrides.task and hydra_cfg.job.config_name == "train":

@@ -39,7 +39,7 @@ def train(cfg: DictConfig) -> str | float:
         without_bars()
     if _paused or worker_flag.signalled():
         return Status.WAITING
-    cell, number = rates.applied(cfg, hydra_cfg), hydra_cfg.job.num
+    cell, number = rates.apply(cfg, hydra_cfg), hydra_cfg.job.num
     title = f"[{number + 1}{'' if searching else f'/{cfg.sweep.jobs}'}] {cell} seed {cfg.seed}"
     try:
         settings = settings_of(cfg)

@@ -69,28 +69,25 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     _check_reference(plan)
     with read_write(config):
         config.out = str(plan.out)  # resolved once, for all jobs and folders of the launcher
-    digests: kept.Digests = {}
-    kept.take_over(plan, digests)
+    kept.take_over(plan)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
     if _launcher(config) not in ELSEWHERE:  # another machine may have the data, and other devices
         waiting = [row for row, runs in to_do if runs]
         check_data(waiting)
         for row in waiting:
             check_attention(row.settings, row.components)
-    refused = kept.refuse_conflicts(plan, to_do, digests)
+    refused = kept.refuse_conflicts(plan, to_do)
     for reason in dict.fromkeys(refused.values()):
         say(f"lra-train: error: {reason}")
     to_do = [(row, [run for run in runs if run.folder not in refused]) for row, runs in to_do]
     declare(plan)
     tokens = sum(training_tokens(row.components) * len(runs) for row, runs in to_do)
     runs = [run for _, runs in to_do for run in runs]
-    others = {run.folder for run in runs} | {*refused}
-    for row in plan.rows:  # finished runs whose loggers did not see them
-        for run in row.runs if row.settings.logger else ():
-            earlier = None if run.folder in others else RunFolder.of(run).record
-            if earlier is not None and earlier.status == Status.FINISHED:
-                log_finished(run)
-    say(f"{plural(sum(len(row.runs) for row in plan.rows), 'run')}, {len(runs)} to train, in {plan.out}")
+    everything = [run for row in plan.rows for run in row.runs]
+    for run in everything:
+        if run.settings.logger and RunFolder.of(run).status()[0] == Status.FINISHED:
+            log_finished(run)  # its loggers may have been chosen after it was trained
+    say(f"{plural(len(everything), 'run')}, {len(runs)} to train, in {plan.out}")
     broken, code = "", 0
     try:
         if runs:
@@ -101,6 +98,25 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     except Exception as error:  # joblib gives up when a worker is killed
         broken = f"{type(error).__name__}: {error}"
     _conclude(plan, refused, broken, code)
+
+
+def _check_launch(config: DictConfig) -> None:
+    """Raise UserError if the sweep cannot be started."""
+    from lra.training import distributed
+
+    if config.rerun is not None:
+        raise UserError(f"rerun={config.rerun}: one run at a time, without --multirun")
+
+    processes = distributed.started_with()
+    if processes > 1:
+        raise UserError(
+            f"--multirun in each of {processes} processes would run the sweep {processes} times: start it once, "
+            "without torchrun"
+        )
+    space, plugin, *_ = config.hydra.launcher._target_.split(".")
+    if find_spec(space) is None or find_spec(f"{space}.{plugin}") is None:
+        name = _launcher(config)
+        raise UserError(f"hydra/launcher={name}: not installed; pip install hydra-{name.split('_')[0]}-launcher")
 
 
 def _check_reference(plan: Plan) -> None:
@@ -175,10 +191,19 @@ def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> N
         broken: error of the launcher, empty if there was none.
         code: exit code if the sweep was stopped; waiting runs are then not listed.
     """
+    from lra.reports import show, write_report  # imports pandas and statsmodels
+
     runs = [run for row in plan.rows for run in row.runs]
     outcomes = {run.folder: RunFolder.of(run).status() for run in runs}
     outcomes |= {folder: (Status.REFUSED, reason) for folder, reason in refused.items()}
-    counts = Counter(status for status, _ in outcomes.values()) + _report(plan.out)
+    counts: Counter[str] = Counter(status for status, _ in outcomes.values())
+    try:
+        page = write_report(plan.out)
+        show(page)
+        say(f"report: {page}")
+    except Exception as error:  # the outcomes of the runs are still printed
+        say(f"lra-train: error: no report: {first_line(error)}")
+        counts["no report"] = 1
     if broken:
         say(f"lra-train: the launcher gave up: {broken.splitlines()[0]}")
     others = [f", {number} {status}" for status, number in sorted(counts.items()) if status != Status.FINISHED]
@@ -193,20 +218,6 @@ def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> N
         raise SystemExit(code)
 
 
-def _report(out: Path) -> Counter[str]:
-    """Write and print the report; return an empty counter, or one with `no report` if that fails."""
-    from lra.reports import show, write_report  # imports pandas and statsmodels
-
-    try:
-        page = write_report(out)
-        show(page)
-        say(f"report: {page}")
-    except Exception as error:  # the outcomes of the runs are still printed
-        say(f"lra-train: error: no report: {first_line(error)}")
-        return Counter({"no report": 1})
-    return Counter()
-
-
 def exit_code(bad: set[str]) -> int:
     """Return the exit code of a sweep for the statuses of its runs that are not finished."""
     if bad & {Status.PAUSED, Status.RUNNING}:
@@ -214,22 +225,3 @@ def exit_code(bad: set[str]) -> int:
     if bad <= {Status.REFUSED}:
         return CONFIG_ERROR if bad else 0
     return FAILED
-
-
-def _check_launch(config: DictConfig) -> None:
-    """Raise UserError if the sweep cannot be started."""
-    from lra.training import distributed
-
-    if config.rerun is not None:
-        raise UserError(f"rerun={config.rerun}: one run at a time, without --multirun")
-
-    processes = distributed.started_with()
-    if processes > 1:
-        raise UserError(
-            f"--multirun in each of {processes} processes would run the sweep {processes} times: start it once, "
-            "without torchrun"
-        )
-    space, plugin, *_ = config.hydra.launcher._target_.split(".")
-    if find_spec(space) is None or find_spec(f"{space}.{plugin}") is None:
-        name = _launcher(config)
-        raise UserError(f"hydra/launcher={name}: not installed; pip install hydra-{name.split('_')[0]}-launcher")

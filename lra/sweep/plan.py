@@ -7,7 +7,7 @@ It is written before the first run starts, after every cell's configuration has 
 import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -32,7 +32,7 @@ from lra.datasets.task import DataConfig
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
 from lra.runs.build import Components, Job, assemble
-from lra.runs.run_folder import RunFolder
+from lra.runs.run_folder import RunFolder, prepared
 from lra.runs.settings import Settings, settings_of
 
 LOCK_PATIENCE_SECONDS = 60.0
@@ -87,6 +87,17 @@ class Plan:
     out: Path
     varied: list[str]
     rows: list[PlannedCell]
+    _digests: dict[str, str | None] = field(default_factory=dict)
+
+    def data_digest(self, row: PlannedCell) -> str | None:
+        """Return the digest of a cell's data, prepared at the first call; None if they are not on this machine."""
+        key = digest(row.settings.task)
+        if key not in self._digests:
+            try:
+                self._digests[key] = prepared(row.components.builder, row.settings).digest
+            except UserError:
+                self._digests[key] = None
+        return self._digests[key]
 
 
 def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
@@ -135,7 +146,7 @@ def _check_rates(rows: list[PlannedCell]) -> None:
     path = rows[0].settings.rates
     if path is None:
         return
-    without = [row.cell for row in rows if rates.found(path, row.cell) is None]
+    without = [row.cell for row in rows if rates.settings_for(path, row.cell) is None]
     if without and len(without) == len(rows):
         raise UserError(rates.no_row(path, without))
     if without:
