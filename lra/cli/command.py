@@ -27,7 +27,7 @@ from lra.config.compose import (
     top_keys,
 )
 from lra.config.configure import explain, is_mistake
-from lra.core.errors import CONFIG_ERROR, UserError
+from lra.core.errors import CONFIG_ERROR, FAILED, UserError
 from lra.core.paths import __version__, conf_dir
 from lra.core.signals import interruptible
 
@@ -51,6 +51,8 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
             return function(cfg)
         except UserError as error:  # here, because Hydra would print a line of its own first
             fail(error)
+        except BrokenPipeError:  # likewise
+            raise SystemExit(FAILED) from None
 
     @interruptible(program)
     def main() -> None:

@@ -23,6 +23,8 @@ def main() -> None:
                 code = max(code, _verify(folder, arguments))
             else:
                 _write(folder, arguments)
+        except BrokenPipeError:
+            raise
         except (UserError, OSError) as error:
             say(f"lra-report: error: {error}")
             code = 2
