@@ -16,21 +16,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lra.config import rates
 from lra.config.cell import open_keys
-from lra.config.compose import (
-    HYDRA_VERSION,
-    compose,
-    groups,
-    help_page,
-    parseable,
-    refuse_our_names,
-    set_up,
-    top_keys,
-)
+from lra.config.compose import HYDRA_VERSION, compose, groups, help_page, parseable, refuse_our_names, set_up, top_keys
 from lra.config.configure import explain, is_mistake
 from lra.core.errors import CONFIG_ERROR, FAILED, UserError
 from lra.core.paths import __version__, conf_dir
 
-FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")  # of Hydra; lra has `out`
+FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")  # lra has `out` instead
 
 
 def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable[[], None]:
@@ -99,10 +90,7 @@ def check_words(config_name: str, words: list[str]) -> None:
 
 
 def show_rates(config_name: str, words: list[str]) -> list[str]:
-    """Return overrides with the values that `rates` sets, so that `--cfg` shows them.
-
-    For a sweep, also print a comment on how to choose a run.
-    """
+    """Return overrides with the values that `rates` sets, so that `--cfg` shows them; for a sweep print a comment."""
     try:
         config = compose(config_name, *(word for word in words if "=" in word and not word.startswith("-")))
     except (UserError, HydraException, OmegaConfBaseException):  # Hydra reports it, or finds the option in --config-dir

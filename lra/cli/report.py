@@ -42,6 +42,7 @@ def main() -> None:
 
 
 def _write(folder: Path, selection: str | None, keep: bool) -> None:
+    """Write and print the report of a folder; before it runs.jsonl and predictions.npz if `keep`."""
     from lra.reports import show, write_report
 
     if keep:

@@ -19,7 +19,7 @@ from lra.runs.run_folder import Status
 from lra.runs.settings import settings_of
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
-"""Keys that may accompany `rerun=...`: they do not change results."""
+"""Keys that may be set beside `rerun=...`, since they do not change results."""
 QUICK = "lra-train experiment=small_listops train.steps=800"
 
 
@@ -47,7 +47,7 @@ def train(cfg: DictConfig) -> str | float:
 
         print_summary(job, measured=True)
         return "described"
-    from lra.runs.run import run  # imports torch, as building the job did
+    from lra.runs.run import run  # here, because it imports torch, which takes seconds
 
     try:
         outcome = run(job)

@@ -95,7 +95,7 @@ def build(node: dict[str, Any], where: str, supplied: int = 0, kind: type | None
     if node.get("_partial_", True) is not True:
         raise UserError(f"{where}._partial_={node['_partial_']}: expected true")
     name = f"{where}._target_={node['_target_']}"
-    look_here_too()
+    add_working_folder_to_path()
     with blamed(name, node):
         target = _located(node["_target_"], name)
     if not isclass(target) or (kind is not None and not issubclass(target, kind)):
@@ -121,7 +121,7 @@ def _located(dotted_name: str, where: str) -> Any:
     return getattr(module, name)
 
 
-def look_here_too() -> None:
+def add_working_folder_to_path() -> None:
     """Append the working directory to `sys.path`; as the last entry it hides no other module."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

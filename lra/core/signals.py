@@ -23,11 +23,8 @@ from typing import Any
 PAUSED, INTERRUPTED = 75, 130  # exit codes
 ENDING = (signal.SIGINT, signal.SIGTERM)  # the second one ends the process; not SIGHUP, which a shell repeats
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the first one asks the run to pause
-WARNINGS = (
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGXCPU,
-)  # sent by schedulers before a time limit, as with `sbatch --signal=USR1@300`
+# Schedulers send them before a time limit, as with `sbatch --signal=USR1@300`.
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 REPEAT_SECONDS = 1.0  # `timeout` sends SIGTERM to the process and again to its group
 STARTED = time.monotonic()
 

@@ -86,9 +86,9 @@ def _cpu() -> dict[str, str | None]:
     """
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if path.exists() else []
-    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    numbers = [facts.get(key) for key in ("cpu family", "model", "stepping")]
+    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    numbers = [values.get(key) for key in ("cpu family", "model", "stepping")]
     return {
-        "cpu": facts.get("model name") or platform.processor() or "unknown",
+        "cpu": values.get("model name") or platform.processor() or "unknown",
         "cpu_model": "/".join(map(str, numbers)) if any(numbers) else None,
     }

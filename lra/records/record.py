@@ -75,6 +75,8 @@ class SplitResult(Group):
 
 
 class TokenCounts(_Part):
+    """Tokens that the training computed, and those of them that were not padding."""
+
     computed: Count
     real: Count = 0
 

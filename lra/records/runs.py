@@ -18,18 +18,10 @@ import numpy as np
 
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
-from lra.records.names import (
-    KEPT_PREDICTIONS,
-    METRICS,
-    PREDICTIONS,
-    RECORD,
-    RUNS,
-    SWEEP,
-)
+from lra.records.names import KEPT_PREDICTIONS, METRICS, PREDICTIONS, RECORD, RUNS, SWEEP
 from lra.records.record import RunRecord, Sweep, readable, signed, unsigned
 
 LABELS = "labels/"  # prefix of the names of labels in predictions.npz
-NO_RECORD = "the process ended without a record: it was killed, perhaps for lack of memory"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One run of a sweep. A mistake or a failure is printed, and the other runs continue."""
+"""Train one run of a sweep; a mistake or a failure is printed, and the sweep continues."""
 
 from contextlib import suppress
 from multiprocessing import parent_process
@@ -18,7 +18,7 @@ from lra.runs.run_folder import RunFolder, Status
 from lra.runs.settings import settings_of
 from lra.sweep import search
 
-_paused = False  # True in a worker of joblib after a pause: it starts no further run
+_paused = False  # True in a joblib worker whose run was paused: it starts no other run
 
 
 def train(cfg: DictConfig) -> str | float:
@@ -53,7 +53,7 @@ def train(cfg: DictConfig) -> str | float:
 
             print_summary(job, measured=True)
             return "described"
-        from lra.runs.run import run  # imports torch, as building the job did
+        from lra.runs.run import run  # here, because it imports torch, which takes seconds
 
         outcome = run(job)
     except Locked as other:
@@ -61,12 +61,12 @@ def train(cfg: DictConfig) -> str | float:
         outcome = Status.RUNNING
     except UserError as error:
         say(f"{title}: error: {error}")
-        with suppress(UserError):  # a full disk; the summary of the sweep reads this file
+        with suppress(UserError):  # the disk is full; else the summary of the sweep reads this file
             write_atomic(Path(cfg.out, cell.folder, seed_folder(cfg.seed), ERRORS), f"{error}\n".encode())
         outcome = Status.REFUSED
     except Paused as pause:
         pause.title = title
-        if in_driver:
+        if in_driver:  # the sweep ends; workers and other machines return the status instead
             raise
         say(pause.line)
         _paused = in_worker

@@ -1,4 +1,4 @@
-"""Before the first step of a sweep: take over kept runs, and refuse runs that would prevent its report."""
+"""Take over kept runs before a sweep trains, and refuse runs that its report could not show."""
 
 import json
 from collections import Counter, defaultdict
@@ -18,9 +18,10 @@ from lra.sweep.plan import Plan, PlannedCell, PlannedRun
 
 
 def take_over(plan: Plan) -> None:
-    """Copy kept runs, which `plan` need not train again, from the folder `kept` and the results folder's runs.jsonl.
+    """Copy kept runs that equal planned ones into the results folder, so that the sweep does not train them again.
 
-    A kept run is taken over if its configuration, code, task version and data are those of the planned run.
+    Kept runs are in the folder `kept` and in the `runs.jsonl` of the results folder. Runs are equal if configuration,
+    code, task version and data are.
     """
     by_data = defaultdict(list)
     for row in plan.rows:
@@ -93,7 +94,13 @@ def _difference(row: PlannedCell, run: PlannedRun, record: RunRecord) -> str:
 
 
 def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]]]) -> dict[Path, str]:
-    """Return the folders of runs that the report could not pool with earlier runs of their cell, with the reason.
+    """Find planned runs that the report could not pool with earlier runs of their cell.
+
+    Args:
+        to_do: cells of the plan, each with its runs to train.
+
+    Returns:
+        The reason by the folder of the run.
 
     Raises:
         UserError: runs to train would share a column of the report with earlier runs, but cannot be compared with them.

@@ -1,4 +1,4 @@
-"""A sweep of lra's own sweeper: check, launch, report, exit code."""
+"""Run a sweep of lra's own sweeper: check it, launch its runs, write its report."""
 
 import multiprocessing
 import os
@@ -35,9 +35,9 @@ ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other m
 
 
 class Forwarding(StopFlag):
-    """Stop flag of a sweep with joblib: passes a signal to the workers, which save their runs while the parent waits.
+    """Stop flag that passes a signal on to the workers of joblib and lets the parent wait until they have saved.
 
-    Raising an exception in the parent would make joblib kill them.
+    An exception in the parent would make joblib kill the workers.
     """
 
     def _set(self, number: int, frame: FrameType | None) -> None:

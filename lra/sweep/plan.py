@@ -1,4 +1,4 @@
-"""Plan of a sweep: its cells, the runs of each, and their folders.
+"""Plan a sweep: its cells and their runs.
 
 `sweep.json` in the results folder lists the declared cells and their seeds, so that the report can list missing runs.
 It is written before the first run starts, after every cell's configuration has been checked.
@@ -39,7 +39,7 @@ LOCK_PATIENCE_SECONDS = 60.0
 SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
 Compose = Callable[[list[str]], tuple[Settings, DictConfig]]
 POOLED = ("task", "attention", "protocol", "model", "train", "pretrain", "precision")
-INDIRECT_KEYS = ("system", "case", "size", "experiment")  # act through other keys
+INDIRECT_KEYS = ("system", "case", "size", "experiment")  # these options set other keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,15 @@ class Plan:
 
 
 def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
-    """Return every cell of a sweep, checked; `config` includes Hydra's node. Raises UserError for the first mistake."""
+    """Return the plan of the sweep that a configuration describes; every cell is composed and checked.
+
+    Args:
+        config: configuration of the command line, including Hydra's node.
+        loader: composes the configuration of each cell.
+
+    Raises:
+        UserError: the first mistake.
+    """
     now = time.localtime()  # one time for all runs if `out` contains ${now:...}
     OmegaConf.register_new_resolver("now", lambda pattern: time.strftime(pattern, now), replace=True)
     overrides = _overrides(config, loader)
@@ -120,7 +128,7 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
     # `system`, `case`, `size` and `experiment` act through other keys, which name the cells; they are part of the name
     # only where two cells would have the same name without them.
     for keys in (varied, [*varied, *indirect]):
-        rows = [_row(compose, list(combination), seeds, keys) for combination in product(*overrides.values())]
+        rows = [_planned_cell(compose, list(combination), seeds, keys) for combination in product(*overrides.values())]
         clash = _clash(rows)
         if clash is None or not indirect:
             break
@@ -154,7 +162,7 @@ def _check_rates(rows: list[PlannedCell]) -> None:
 
 
 def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
-    """Remove cells that are planned twice, in place; return two different cells of one folder, if there are any."""
+    """Remove cells that are planned twice from `rows`; return two different cells of one folder, if there are any."""
     known: dict[Path, PlannedCell] = {}
     for row in [*rows]:
         other = known.setdefault(row.cell.folder, row)
@@ -165,7 +173,8 @@ def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
     return None
 
 
-def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
+def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
+    """Return the cell of one combination of overrides, with a run for each seed, or for that of the configuration."""
     settings, composed = compose([*overrides, *(seeds or [])[:1]])
     components = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
@@ -201,7 +210,7 @@ def _refuse_seed_references(first: Settings, other: Settings) -> None:
         )
 
 
-@cache  # the seeds of all cells are the same
+@cache  # all cells have the same seeds
 def _parsed(override: str) -> Override:
     return OverridesParser.create().parse_override(override)
 
