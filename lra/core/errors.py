@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-FAILED, CONFIG_ERROR = 1, 2  # exit codes of a failed run and of a user's mistake
+FAILED, CONFIG_ERROR, INTERRUPTED = 1, 2, 130  # exit codes: a failed run, a user's mistake, Ctrl-C outside training
 
 
 class UserError(Exception):
