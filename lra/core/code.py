@@ -25,10 +25,10 @@ def targets(node: Any) -> Iterator[str]:
 def fingerprints(*names: str) -> dict[str, str]:
     """Return the SHA-256 of each module that defines one of the dotted `names`, and of all modules that these import.
 
-    Comments, docstrings and blank lines do not change it. Python, installed packages and lra itself are left out, since a record
-    has their versions. Imports are read from the source, so the result does not depend on what else the process has
-    imported. The SHA-256 of a loaded module is computed once, because the file may be edited while the process runs the
-    old code.
+    Comments, docstrings and blank lines do not change the result. Python, installed packages and lra itself are left
+    out, since a record has their versions. Imports are read from the source, so the result does not depend on what else
+    the process has imported. The SHA-256 of a loaded module is computed once, because the file may be edited while the
+    process runs the old code.
 
     Returns:
         SHA-256 by path relative to the folder on Python's path, such as `mine.py` or `package/module.py`.
