@@ -180,6 +180,7 @@ def check(attention: str | AttentionLayer | Callable[[MixerConfig], Mixer], *ove
     Raises:
         UserError: the mixer cannot be built.
     """
+    # A layer or a class brings its own options; the configuration then gives sizes and lengths only.
     chosen = f"attention={attention}" if isinstance(attention, str) else "variant=transformer"
     with composed_command("check", (chosen, *overrides)) as config:
         settings = configure.part(CheckSettings, config)

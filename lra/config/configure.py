@@ -92,7 +92,7 @@ def build(node: dict[str, Any], where: str, supplied: int = 0, kind: type | None
     """
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
         raise UserError(f"{where}: expected options with a _target_, got {node!r}")
-    if node.get("_partial_", True) is not True:
+    if node.get("_partial_", True) is not True:  # false would ask for an object, but callers get a partial
         raise UserError(f"{where}._partial_={node['_partial_']}: expected true")
     name = f"{where}._target_={node['_target_']}"
     add_working_folder_to_path()
@@ -101,6 +101,7 @@ def build(node: dict[str, Any], where: str, supplied: int = 0, kind: type | None
     if not isclass(target) or (kind is not None and not issubclass(target, kind)):
         raise UserError(f"{name}: expected a class{f' derived from {kind.__module__}.{kind.__name__}' if kind else ''}")
     chosen = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
+    # Checked here, before any data are read, and not by the call, whose TypeError would name no key.
     check(target, chosen, f"{where}.", supplied)
     return partial(target, **chosen)
 
@@ -141,11 +142,11 @@ def blamed(where: str, node: dict[str, Any]) -> Iterator[None]:
             for frame, line in traceback.walk_tb(error.__traceback__)
             if package != "lra" and frame.f_globals.get("__name__", "").split(".")[0] == package
         ]
-        if isinstance(error, SyntaxError) and error.filename:
+        if isinstance(error, SyntaxError) and error.filename:  # its place is no frame of the traceback
             theirs.append((error.filename, error.lineno or 0))
-        if not theirs:
+        if not theirs:  # a fault of lra or of a library keeps its traceback
             raise
-        file, line = theirs[-1]
+        file, line = theirs[-1]  # the innermost frame of the user's code; libraries may be below it
         raise UserError(
             f"{where}: {shown(file)}, line {line}: {type(error).__name__}: {first_line(error)} ({FULL_ERROR})"
         ) from error

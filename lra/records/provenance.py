@@ -39,7 +39,7 @@ def environment(data_digest: str | None, device: str) -> dict[str, Any]:
 def provenance(config: dict, data_digest: str | None, device: str, precision: str, started: str) -> dict[str, Any]:
     """Return the fields of `Provenance` for a run that ends now and began at `started`."""
     conditions = environment(data_digest, device)
-    del conditions["torch"]
+    del conditions["torch"]  # it is one of the packages
     return {
         **conditions,
         **_commit(),

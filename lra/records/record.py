@@ -193,7 +193,7 @@ class RunRecord(_Part):
 
     def values(self) -> dict[str, Any]:
         """Return the fields that were set explicitly, as JSON values."""
-        return self.model_dump(mode="json", exclude_unset=True)
+        return self.model_dump(mode="json", exclude_unset=True)  # a field added later changes no old signature
 
     def score(self, rule: str) -> float | None:
         """Return the test accuracy in percent, or the perplexity, under a selection rule."""

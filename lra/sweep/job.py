@@ -37,7 +37,7 @@ def train(cfg: DictConfig) -> str | float:
     in_driver = launcher == "basic" or (launcher == "joblib" and not in_worker)  # with n_jobs=1 joblib has no workers
     if not in_driver:
         without_bars()
-    if _paused or worker_flag.signalled():
+    if _paused or worker_flag.signalled():  # joblib cannot cancel the runs that it has queued
         return Status.WAITING
     cell, number = rates.apply(cfg, hydra_cfg), hydra_cfg.job.num
     title = f"[{number + 1}{'' if searching else f'/{cfg.sweep.jobs}'}] {cell} seed {cfg.seed}"
@@ -74,4 +74,4 @@ def train(cfg: DictConfig) -> str | float:
     if not searching:
         return outcome
     record = RunFolder.of(job).record if outcome in (Status.FINISHED, Status.SKIPPED) else None
-    return float("-inf") if record is None else search.objective(record)
+    return float("-inf") if record is None else search.objective(record)  # sweepers maximise it

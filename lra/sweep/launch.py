@@ -80,7 +80,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     for reason in dict.fromkeys(refused.values()):
         say(f"lra-train: error: {reason}")
     to_do = [(row, [run for run in runs if run.folder not in refused]) for row, runs in to_do]
-    declare(plan)
+    declare(plan)  # after all checks, so that a refused sweep leaves no rows in the report
     tokens = sum(training_tokens(row.components) * len(runs) for row, runs in to_do)
     runs = [run for _, runs in to_do for run in runs]
     everything = [run for row in plan.rows for run in row.runs]
@@ -158,6 +158,7 @@ def _launch(
     if _launcher(config) == "basic":
         _one_by_one(launcher, runs, shared)
         return
+    # All runs at once, since these launchers queue them.
     flag, by_joblib = Forwarding(), _launcher(config) == "joblib"
     if by_joblib:
         launcher.joblib["initializer"] = keep_worker

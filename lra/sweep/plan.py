@@ -113,7 +113,7 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
     now = time.localtime()  # one time for all runs if `out` contains ${now:...}
     OmegaConf.register_new_resolver("now", lambda pattern: time.strftime(pattern, now), replace=True)
     overrides = _overrides(config, loader)
-    seeds = overrides.pop("seed", None)
+    seeds = overrides.pop("seed", None)  # not part of a cell: each cell has a run for each of them
     several = {key: [_parsed(text) for text in texts] for key, texts in overrides.items() if len(texts) > 1}
     named = {key: None for parsed in several.values() for each in parsed for key in keys_of(each)}
     varied = [key for key in named if key not in (*PLACED, *INDIRECT_KEYS)]
@@ -127,7 +127,7 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
 
     # `system`, `case`, `size` and `experiment` act through other keys, which name the cells; they are part of the name
     # only where two cells would have the same name without them.
-    for keys in (varied, [*varied, *indirect]):
+    for keys in (varied, [*varied, *indirect]):  # without the indirect keys first
         rows = [_planned_cell(compose, list(combination), seeds, keys) for combination in product(*overrides.values())]
         clash = _clash(rows)
         if clash is None or not indirect:
@@ -278,7 +278,7 @@ def check_data(rows: list[PlannedCell]) -> None:
                 f"{cell} and {row.cell}: different data under the name {name!r}, which would share a column of the "
                 "report; train each with a task.name or an out of its own"
             )
-    for name, message in lacking.items():
+    for name, message in lacking.items():  # all of them, so that one look at the messages is enough
         say(f"{name}: {message}")
     if lacking:
         others = dict.fromkeys(row.cell.task for row in rows if row.components.builder.spec.name not in lacking)
