@@ -79,7 +79,7 @@ def _composed(config: str, *overrides: str) -> DictConfig:
 
 def job_of(settings: Settings, cell: Cell) -> Job:
     """The run of these settings, as lra-train does it."""
-    return Job(settings=settings, system=assemble(settings), cell=cell, title="test")
+    return Job(settings=settings, components=assemble(settings), cell=cell, title="test")
 
 
 def laid_over(*overrides: str) -> DictConfig:
