@@ -39,7 +39,7 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         if group == "hydra/sweeper/sampler" and not error.options:
             return "hydra/sweeper=optuna: not installed; pip install hydra-optuna-sweeper"
         own = group in OWN_GROUPS and not USER_OPTIONS.is_dir()
-        where = f"; options of your own are in a folder {USER_OPTIONS}, which is not here" if own else ""
+        where = f" (options of your own are in a folder {USER_OPTIONS}, which is not here)" if own else ""
         return f"{group}={name}: no such option; {did_you_mean(name, error.options)}{where}"
     if isinstance(error, ConfigCompositionException):
         # train.lrr=1; the message has the key, the error has not.
