@@ -21,7 +21,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from lra.config import rates
-from lra.config.cell import PLACED, Cell, cell_of, keys_of
+from lra.config.cell import DECIDING, PLACED, Cell, cell_of, keys_of
 from lra.config.compose import options
 from lra.config.settings import Seed
 from lra.config.values import check_value
@@ -38,7 +38,6 @@ from lra.runs.settings import Settings, settings_of
 LOCK_PATIENCE_SECONDS = 60.0
 SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
 Compose = Callable[[list[str]], tuple[Settings, DictConfig]]
-POOLED = ("task", "attention", "protocol", "model", "train", "pretrain", "precision")
 INDIRECT_KEYS = ("system", "case", "size", "experiment")  # these options set other keys
 
 
@@ -219,7 +218,8 @@ def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | Non
 
 def _refuse_seed_references(first: Settings, other: Settings) -> None:
     """Raise UserError if two seeds of a cell differ in what a table pools."""
-    here, there = ({key: getattr(each, key) for key in POOLED} for each in (first, other))
+    pooled = [key for key in DECIDING if key != "init"]  # each seed may start from weights of its own
+    here, there = ({key: getattr(each, key) for key in pooled} for each in (first, other))
     for key, one, two in differences(here, there):
         raise UserError(
             f"{key}: {one} with seed={first.seed}, {two} with seed={other.seed}; the seeds of a cell are pooled in one "
