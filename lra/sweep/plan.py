@@ -21,7 +21,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from lra.config import rates
-from lra.config.cell import DECIDING, PLACED, Cell, cell_of, keys_of
+from lra.config.cell import PLACED, Cell, cell_of, keys_of
 from lra.config.compose import options
 from lra.config.settings import Seed
 from lra.config.values import check_value
@@ -218,8 +218,10 @@ def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | Non
 
 def _refuse_seed_references(first: Settings, other: Settings) -> None:
     """Raise UserError if two seeds of a cell differ in what a table pools."""
-    pooled = [key for key in DECIDING if key != "init"]  # each seed may start from weights of its own
-    here, there = ({key: getattr(each, key) for key in pooled} for each in (first, other))
+    others = ("seed", "init")  # each seed may start from weights of its own
+    here, there = (
+        {key: value for key, value in each.config_key.items() if key not in others} for each in (first, other)
+    )
     for key, one, two in differences(here, there):
         raise UserError(
             f"{key}: {one} with seed={first.seed}, {two} with seed={other.seed}; the seeds of a cell are pooled in one "
