@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lra.config.compose import compose, groups, hydra_options
 from lra.config.configure import dotted, first_line, shown
 from lra.core.errors import UserError, did_you_mean
-from lra.core.paths import USER_OPTIONS, conf_dir
+from lra.core.paths import USER_OPTIONS
 
 NO_OPTION = "Config group override must be a string"  # message of Hydra's ValueError for task=null
 OWN_GROUPS = ("attention", "task", "experiment")  # config groups to which lra_options may add options
@@ -38,6 +38,9 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         if group == "hydra/sweeper/sampler" and not error.options:
             return "hydra/sweeper=optuna: not installed; pip install hydra-optuna-sweeper"
+        inner = group.partition("/")[2]
+        if not error.options and inner:
+            return f"{group}={name}: no such option; in a defaults list write `- /{inner}: {name}`, with a slash"
         own = group in OWN_GROUPS and not USER_OPTIONS.is_dir()
         where = f" (options of your own are in a folder {USER_OPTIONS}, which is not here)" if own else ""
         return f"{group}={name}: no such option; {did_you_mean(name, error.options)}{where}"
@@ -55,9 +58,6 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         return f"{error.override}: expected key=value"
     if chosen := re.match(r"Multiple values for ([\w/]+)\.", message):
         return f"+{chosen[1]}=...: the configuration has it; write {chosen[1]}=... without the plus"
-    if message.startswith("Error resolving interpolation '${recipe}"):
-        known = ", ".join(sorted(path.stem for path in (conf_dir() / "recipe").glob("*.yaml")))
-        return f"the task names no recipe; add `- /recipe: NAME` to its defaults list, known: {known}"
     if message.startswith("Ambiguous value"):  # seed=1,2
         return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b], a text \"key='a,b'\""
     if message.startswith(NO_OPTION):  # task=7
