@@ -54,7 +54,11 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
     settings = {"case": choices["case"]} if choices["case"] else {}  # an ablation sets several keys under one name
     task, protocol, attention, variant = (str(choices[group]) for group in PLACED[:4])
     for key in sorted(varied):
-        settings[key] = choices[key] if key in choices else _named(OmegaConf.select(cfg, key))
+        value = choices[key] if key in choices else OmegaConf.select(cfg, key)
+        if OmegaConf.is_config(value):  # as text in YAML's flow style, such as [a, b]
+            content = OmegaConf.to_container(value, resolve=True)
+            value = yaml.safe_dump(content, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
+        settings[key] = value
     data = cfg.task.get("data")
     if isinstance(data, str | DictConfig):  # building the task reports any other type
         task = file_name(f"{task}-{quoted(data_name(data, cfg.task.get('name')))}")
@@ -106,11 +110,3 @@ def _leaves(key: str, value: Any) -> list[str]:
     if not isinstance(value, dict):
         return [key]
     return [leaf for name, part in value.items() for leaf in _leaves(f"{key}.{getattr(name, 'text', name)}", part)]
-
-
-def _named(value: Any) -> Any:
-    """Return a list or a dictionary as text in YAML flow style, such as `[a, b]`; other values unchanged."""
-    if not OmegaConf.is_config(value):
-        return value
-    content = OmegaConf.to_container(value, resolve=True)
-    return yaml.safe_dump(content, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
