@@ -181,38 +181,42 @@ def convolve_modes(x: Tensor, rate: Tensor, c: Tensor) -> Tensor:
 def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
     """Compute h_i = exp(rate) h_{i-1} + u_i for every mode; with two directions also h_i = exp(rate) h_{i+1} + u_i.
 
-    The outputs of a chunk are one real product of its inputs and its boundary states with a matrix per mode. Time
+    The outputs of a chunk are one real product of its inputs and the states at its ends with a matrix per mode. Time
     O(L N SHORT).
 
     u [B, L, 2, N], real and imaginary parts, rate [N], complex -> h [B, L, directions, 2, N].
     """
     batch, length, _, modes = u.shape
-    rows = pad(u, (0, 0, 0, 0, 0, -length % SHORT)).flatten(0, 2)
+    rows = pad(u, (0, 0, 0, 0, 0, -length % SHORT)).flatten(0, 2)  # [B chunks SHORT 2, N]
     chunks = _Transposed.apply(rows).view(modes, batch, -1, SHORT, 2)
     lags = torch.arange(SHORT + 1, device=u.device)
-    decay = powers(rate, lags)
-    turn = torch.stack([torch.view_as_real(decay), torch.view_as_real(1j * decay)], dim=-2)  # [N, lags, 2, 2]
-    lags = lags[:SHORT] - lags[:SHORT].unsqueeze(-1) + SHORT - 1
-    pairs = pad(turn[:, :SHORT], (0, 0, 0, 0, SHORT - 1, 0))[:, lags]  # [N, from, to, 2, 2]
-    inside, beside, before = [], [], []
-    for way in range(directions):
-        inside.append(_turned(pairs, way, 1, 2))
-        weights = _turned(turn[:, :SHORT], 1 - way, 1).flatten(1, 2)
-        ends = torch.view_as_complex(chunks.flatten(3).flatten(1, 2) @ weights).unflatten(1, (batch, -1))
-        ends = pad(_turned(ends, way, 2)[..., :-1], (1, 0)).unsqueeze(-1)
-        states = accumulate(ends, rate.unsqueeze(-1) * SHORT).squeeze(-1)
-        before.append(torch.view_as_real(_turned(states, way, 2)))
-        enter = _turned(turn[:, 1:], way, 1).unsqueeze(3)
-        beside.append(pad(enter, (0, 0, way, directions - 1 - way)).transpose(1, 2).flatten(2))
-    matrix = torch.stack(inside, dim=-2).transpose(2, 3).flatten(3).flatten(1, 2)  # [N, (from, 2), (to, directions, 2)]
-    h = torch.cat([chunks.flatten(3), *before], dim=-1).flatten(1, 2) @ torch.cat([matrix, *beside], dim=1)
-    h = _Transposed.apply(h.flatten(1)).view(batch, -1, directions, 2, modes)
-    return h[:, :length]
+    decay = powers(rate, lags)  # [N, SHORT + 1]
+    # A complex factor as a real matrix: [re, im] of a number times [[a, b], [-b, a]] is its product with a + i b.
+    factors = torch.stack([torch.view_as_real(decay), torch.view_as_real(1j * decay)], dim=-2)  # [N, SHORT + 1, 2, 2]
+    lags = lags[:SHORT] - lags[:SHORT].unsqueeze(-1) + SHORT - 1  # [from, to]; negative lags read the zeros below
+    by_lag = pad(factors[:, :SHORT], (0, 0, 0, 0, SHORT - 1, 0))[:, lags]  # [N, from, to, 2, 2]
+    inside, from_state, states = [], [], []
+    for backward in range(directions):
+        inside.append(_flipped(backward, by_lag, 1, 2))  # backward, outputs read later inputs
+        # What a chunk adds to the state at its end; backward, at its start.
+        to_end = _flipped(not backward, factors[:, :SHORT], 1).flatten(1, 2)  # [N, SHORT 2, 2]
+        added = torch.view_as_complex(chunks.flatten(3).flatten(1, 2) @ to_end).unflatten(1, (batch, -1))
+        entering = pad(_flipped(backward, added, 2)[..., :-1], (1, 0)).unsqueeze(-1)  # [N, B, chunks, 1]
+        entering = accumulate(entering, rate.unsqueeze(-1) * SHORT).squeeze(-1)
+        states.append(torch.view_as_real(_flipped(backward, entering, 2)))  # [N, B, chunks, 2]
+        since = _flipped(backward, factors[:, 1:], 1).unsqueeze(3)  # [N, to, 2, 1, 2]
+        # The state of a direction contributes only to the outputs of this direction.
+        since = pad(since, (0, 0, backward, directions - 1 - backward))
+        from_state.append(since.transpose(1, 2).flatten(2))  # [N, 2, to directions 2]
+    from_input = torch.stack(inside, dim=-2).transpose(2, 3).flatten(3).flatten(1, 2)  # [N, from 2, to directions 2]
+    matrix = torch.cat([from_input, *from_state], dim=1)
+    h = torch.cat([chunks.flatten(3), *states], dim=-1).flatten(1, 2) @ matrix  # [N, B chunks, SHORT directions 2]
+    return _Transposed.apply(h.flatten(1)).view(batch, -1, directions, 2, modes)[:, :length]
 
 
-def _turned(x: Tensor, way: int, *dims: int) -> Tensor:
-    """Reverse x along `dims` if `way` is 1, the backward direction."""
-    return x.flip(dims) if way else x
+def _flipped(flip: bool | int, x: Tensor, *dims: int) -> Tensor:
+    """Return x reversed along `dims` if `flip`, else x."""
+    return x.flip(dims) if flip else x
 
 
 class _Transposed(torch.autograd.Function):
