@@ -17,8 +17,8 @@ from lra.core.paths import conf_dir
 from lra.records.runs import Run, read_runs
 from lra.reports import Report
 from lra.reports.published import Published
-from lra.reports.render import markdown
-from lra.reports.tables import Footnotes, mean_sd, number
+from lra.reports.render import markdown, mean_sd, number
+from lra.reports.tables import Footnotes
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 MISSING = "–"
