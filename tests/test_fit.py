@@ -244,7 +244,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
     model = model_for(task)
     trainer, seen = Trainer(model, task, small_recipe(), seed=3, precision="fp32"), {}
 
-    def poison() -> None:
+    def poison(*_: object) -> None:
         if trainer.step == 4:
             with torch.no_grad():
                 model.head[0].bias[0] = float("nan")
