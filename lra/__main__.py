@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 
-from lra.core.errors import CONFIG_ERROR, FAILED, did_you_mean, printable
+from lra.core.errors import CONFIG_ERROR, FAILED, INTERRUPTED, did_you_mean, printable
 from lra.core.paths import USER_OPTIONS, __version__, conf_dir
 
 COMMANDS = {
@@ -71,14 +71,14 @@ def main() -> None:
 
 @robust_output()
 def start(name: str) -> None:
-    """Import a command and run it."""
+    """Import a command and run it; Ctrl-C ends it with one line."""
     if sys.platform == "win32":
         sys.exit(f"{name}: error: lra runs on Linux and macOS; on Windows it runs in WSL")
-    from lra.core.signals import interruptible  # of signals that Windows lacks
-
-    with interruptible(name):
-        command = import_module(COMMANDS[name][0]).main
-    command()
+    try:
+        import_module(COMMANDS[name][0]).main()
+    except KeyboardInterrupt:
+        print(f"\n{name}: interrupted; rerun the command to resume", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
 
 
 def contents(commands: dict[str, str], every: bool = False) -> str:

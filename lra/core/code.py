@@ -10,6 +10,7 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _loaded: dict[Path, tuple[ModuleSpec | None, str, list[str]]] = {}  # module's spec when it was read, SHA-256, imports
 
 
@@ -24,10 +25,10 @@ def targets(node: Any) -> Iterator[str]:
 def fingerprints(*names: str) -> dict[str, str]:
     """Return the SHA-256 of each module that defines one of the dotted `names`, and of all modules that these import.
 
-    Comments and blank lines do not change it. Python, installed packages and lra itself are left out, since a record
-    has their versions. Imports are read from the source, so the result does not depend on what else the process has
-    imported. The SHA-256 of a loaded module is computed once, because the file may be edited while the process runs the
-    old code.
+    Comments, docstrings and blank lines do not change the result. Python, installed packages and lra itself are left
+    out, since a record has their versions. Imports are read from the source, so the result does not depend on what else
+    the process has imported. The SHA-256 of a loaded module is computed once, because the file may be edited while the
+    process runs the old code.
 
     Returns:
         SHA-256 by path relative to the folder on Python's path, such as `mine.py` or `package/module.py`.
@@ -70,12 +71,14 @@ def _read(path: Path, spec: ModuleSpec) -> tuple[str, list[str]]:
         # The import reports a syntax error; a compiled module has no source.
         with suppress(SyntaxError, ValueError, ImportError):
             tree = ast.parse(code)
-            code = ast.unparse(tree).encode()
             for node in ast.walk(tree):
-                if isinstance(node, ast.Import):
+                if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
+                    del node.body[0]
+                elif isinstance(node, ast.Import):
                     imports += [alias.name for alias in node.names]
                 elif isinstance(node, ast.ImportFrom):
                     base = resolve_name("." * node.level + (node.module or ""), spec.parent)
                     imports += [f"{base}.{alias.name}" for alias in node.names]
+            code = ast.unparse(tree).encode()
         _loaded[path] = loaded, hashlib.sha256(code).hexdigest(), imports
     return _loaded[path][1:]

@@ -14,6 +14,7 @@ from lra.datasets.builder import TaskBuilder
 from lra.datasets.task import DataConfig, TaskSpec
 from lra.network.architecture import Architecture
 from lra.records.names import seed_folder
+from lra.runs.loggers import loggers_of
 from lra.runs.settings import Settings
 from lra.training.recipe import Pretrain, Recipe, carried
 
@@ -73,7 +74,7 @@ def assemble(settings: Settings) -> Components:
             f"train.micro_batch={recipe.micro_batch}: model.norm_over=batch takes the moments of a whole batch; use "
             f"train.micro_batch={recipe.batch_size}"
         )
-    _ = settings.start  # raises UserError for wrong options of `init` or a missing file
+    _ = settings.start, loggers_of(settings)  # raise UserError for wrong options or a missing file
     model = _treated(designed, recipe)
     with configure.blamed("attention", settings.attention):
         made = without_memory(lambda: model(builder.spec))

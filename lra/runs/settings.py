@@ -106,7 +106,7 @@ class Settings:
             chosen["init"] = {**options, "sha256": self.start.sha256}
         if self.pretrain is not None:
             chosen["pretrain"] = asdict(self.pretrain)
-        configure.look_here_too()
+        configure.add_working_folder_to_path()
         if sources := code.fingerprints(*code.targets(chosen | {"init": self.init})):
             chosen["code"] = sources
         return chosen
