@@ -27,7 +27,7 @@ from support import composed, job_of, strip_times
 
 import lra
 import lra.reports.figures
-from lra.cli import train
+from lra.__main__ import train
 from lra.config.cell import Cell, cell_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
@@ -186,9 +186,7 @@ class Ended:
 class Child:
     """A command at work in a child; `inside` is called there first."""
 
-    def __init__(
-        self, *arguments: str, main: Callable = train.main, inside: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, *arguments: str, main: Callable = train, inside: Callable[[], object] = lambda: None) -> None:
         warm()
         self._files = TemporaryFile(), TemporaryFile()  # noqa: SIM115
 

@@ -1,38 +1,14 @@
-"""Format the frames of a report as Markdown, CSV, LaTeX and HTML."""
+"""Format numbers, texts and DataFrames as Markdown, CSV, LaTeX and HTML."""
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from lra.records.names import README, SEEDS, SEEDS_FIGURE, TABLE, TABLE_TEX
-from lra.reports.cells import Column
-from lra.reports.figures import caption
-from lra.reports.frame import CELL, seeds
-from lra.reports.tables import number, significance, unbeaten
-
-if TYPE_CHECKING:
-    from lra.reports.report import Report
-
-HERE = Path(__file__).parent
-METRICS = {"accuracy": "accuracy in percent", "perplexity": "perplexity"}
-RULES = {
-    "last": "after the last step (`last`)",
-    "best_val": "at the best validation result (`best_val`)",
-    "best_test": "at the best result on the test split itself (`best_test`)",
-}
-P = "p (Holm)"
-SHOWN = {  # headers in index.html by column of `Report.cells`
-    "system": "system", "mean": "mean", "sd": "sd", "n": "n", "interval": "interval", "published": "published",
-    "difference": "difference", "difference_interval": "its interval", "p_holm": P, "verdict": "verdict",
-    "best": "best", "expected_best": "expected best", "majority_class": "at majority", "solved": "solved",
-    "median_steps": "median steps", "lr": "learning rate", "best_val": "best validation",
-    "train_seconds": "training (s)", "parameters": "parameters", "complexity": "complexity",
-}  # fmt: skip
+TEMPLATES = Path(__file__).with_name("templates")
 TEX = {
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
     **{letter: f"${letter}$" for letter in "<>|"},
@@ -43,21 +19,14 @@ TEX = {
 }  # fmt: skip
 
 
-def texts(report: "Report") -> dict[str, str]:
-    """Return the contents of README.md, table.csv, table.tex and seeds.csv by file name."""
-    return {
-        README: readme(report),
-        TABLE: as_csv(report.cells.drop(columns=["kind", "short", "published_mean"])),
-        TABLE_TEX: latex(report),
-        SEEDS: as_csv(seeds(report.frame)),
-    }
+def number(value: Any, form: str = ".2f") -> str:
+    """Return a formatted number, or an empty text for None and NaN."""
+    return "" if value is None or pd.isna(value) else format(value, form)
 
 
-def seed_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of runs in index.html: one row per run, task and system first, empty columns dropped."""
-    rows = seeds(frame).drop(columns=CELL).dropna(axis="columns", how="all")
-    first = ["short", "system"]
-    return rows[[*first, *(column for column in rows if column not in first)]]
+def mean_sd(mean: float | None, sd: float | None) -> str:
+    """Return `mean ± sd`; the mean alone if there is no sd, and an empty text if there is no mean."""
+    return " ± ".join(filter(None, [number(mean), number(sd)]))
 
 
 def as_csv(frame: pd.DataFrame) -> str:
@@ -69,95 +38,6 @@ def as_csv(frame: pd.DataFrame) -> str:
         lambda value: f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
     )
     return guarded.to_csv(index=False, float_format="%.10g", lineterminator="\n")
-
-
-def readme(report: "Report") -> str:
-    """Return the content of README.md."""
-    tables = report.tables
-    return _template("readme.md.j2").render(
-        **_summary(report),
-        figure=SEEDS_FIGURE,
-        subject=_subject(report),
-        results=markdown(tables.results),
-        solved=markdown(tables.solved, left=1) if len(tables.solved) else "",
-        steps=markdown(tables.steps, left=1) if len(tables.steps) else "",
-        notes=tables.notes,
-        significance=significance(report.columns),
-        unbeaten=unbeaten(report.columns),
-        caption=caption(report.columns),
-    )  # fmt: skip
-
-
-def page(report: "Report", figures: Mapping[str, list[str]]) -> str:
-    """Return the content of index.html, which includes its scripts and `figures` (SVG panels by title)."""
-    assets = HERE / "assets"
-    return _template("page.html.j2").render(
-        **_summary(report),
-        sections=map(section, report.columns),
-        figures=figures,
-        caption=caption(report.columns),
-        seeds=html(seed_rows(report.frame)),
-        script=(assets / "sortable.min.js").read_text(encoding="utf-8"),
-        licence=(assets / "sortable.LICENSE").read_text(encoding="utf-8"),
-    )  # fmt: skip
-
-
-def section(column: Column) -> dict[str, Any]:
-    """Return the template values of a column in index.html: name, note, HTML table and caveats."""
-    rows = column.rows()
-    rows = rows.assign(
-        system=rows.system.where(rows.kind == "system", "baseline: " + rows.system),
-        interval=_intervals(rows.low, rows.high),
-        difference_interval=_intervals(rows.difference_low, rows.difference_high),
-    )
-    rates, goals = rows.lr.dropna().unique(), rows.goal.dropna().unique()
-    notes = [f"Goal: {goal:g} % validation accuracy." for goal in goals]
-    if len(rates) == 1:  # one learning rate for all systems: state it in a sentence instead of a column
-        notes.append(f"Learning rate: {rates[0]:g}.")
-        rows = rows.assign(lr=None)
-    filled = [name for name in SHOWN if rows[name].replace("", None).notna().any()]
-    systems: dict[str, list[str]] = {}
-    for cell in column.cells:
-        for caveat in cell.caveats():
-            systems.setdefault(caveat, []).append(cell.system)
-    everyone = len(column.cells) if len(column.cells) > 1 else None
-    return {
-        "name": column.name,
-        "note": " ".join(filter(None, [*notes, unbeaten([column])])),
-        "table": html(rows[filled].rename(columns=SHOWN)),
-        "caveats": [
-            f"{'All systems' if len(names) == everyone else ', '.join(names)}: {caveat}"
-            for caveat, names in systems.items()
-        ],
-    }
-
-
-def _intervals(low: pd.Series, high: pd.Series) -> list[str]:
-    return ["" if pd.isna(start) else f"{start:.2f} to {end:.2f}" for start, end in zip(low, high, strict=True)]
-
-
-def _subject(report: "Report") -> str:
-    """Return a sentence that names the metric and the selection rule of the table."""
-    metrics = " or ".join(METRICS[name] for name in dict.fromkeys(column.metric for column in report.columns))
-    rules = " or ".join(RULES[rule] for rule in report.frame.selection.unique())
-    return f"Test {metrics}, mean ± sd over seeds, {rules}."
-
-
-def _summary(report: "Report") -> dict[str, Any]:
-    """Return template values that summarise the runs: title, counts, total hours, hardware and commits."""
-    records = [run.record for run in report.runs]
-    machines = [record.provenance for record in records]
-    commits = [machine.commit or "unknown" for machine in machines]
-    return {
-        "title": report.title,
-        "done": int(report.frame.score.notna().sum()),
-        "expected": len(report.frame),
-        "runs": len(records),
-        "hours": f"{sum(sum(record.seconds.values()) for record in records) / 3600:.1f}",
-        "hardware": sorted({machine.cpu if machine.device == "cpu" else machine.device for machine in machines}),
-        # only commit hashes are shortened, not "lra VERSION, installed"
-        "commits": sorted({re.sub("^([0-9a-f]{9})[0-9a-f]{31}$", r"\1", commit) for commit in commits}),
-    }
 
 
 def markdown(frame: pd.DataFrame, left: int = 2) -> str:
@@ -177,21 +57,6 @@ def escape(text: str) -> str:
     return (f"*{inner}*" if emphasised else inner) + marks
 
 
-def latex(report: "Report") -> str:
-    """Return table.tex: the table with caption, label and footnotes, for booktabs and threeparttable."""
-    frame, systems = report.tables.results, len({cell.system for column in report.columns for cell in column.cells})
-    trivial = "Below the second line: trivial baselines." if len(frame) > systems else ""
-    return _template("table.tex.j2").render(
-        caption=" ".join(filter(None, [_subject(report), trivial, unbeaten(report.columns)])),
-        label=re.sub("[^a-z0-9]+", "-", report.title.lower()).strip("-"),
-        headers=[re.sub(r"(?<=,) | (?=\(n = )", "\n", name) for name in frame.columns],
-        rows=frame.values.tolist(),
-        systems=systems,
-        notes=report.tables.notes,
-        significance=significance(report.columns),
-    )
-
-
 def _tex_cell(text: str) -> str:
     """Return the LaTeX of a table cell; its star and footnote letters become a `\\tnote`."""
     body, star, letters = re.fullmatch(r"(.*?)(\*?)(?:<sup>([a-z,]+)</sup>)?", text, re.DOTALL).groups()  # type: ignore[union-attr]
@@ -209,41 +74,36 @@ def tex(text: str) -> str:
 
 
 def html(frame: pd.DataFrame) -> str:
-    """Return a sortable HTML table."""
-    shown = {name: _formatted(frame[name]) for name in frame}
-    if P in frame:
-        shown[P] = [p_value(p) for p in frame[P]]
-    return pd.DataFrame(shown).to_html(index=False, border=0, classes="sortable n-last")
+    """Return a sortable HTML table.
 
-
-def _formatted(column: pd.Series) -> list[Any]:
-    """Format the numbers of a column in one format.
-
-    Without decimals if all are whole; otherwise learning rates with three significant digits, others with two decimals.
+    The numbers of a column have one format: no decimals if all are whole, otherwise three significant digits for
+    learning rates, and two decimals for all others.
     """
-    numbers = [value for value in column if _is_number(value)]
-    whole = all(float(value).is_integer() for value in numbers)
-    form = ".10g" if whole else ".3g" if column.name in ("lr", SHOWN["lr"]) else "z.2f"  # z: never -0.00
-    return [format(value, form) if _is_number(value) else "" if pd.isna(value) else value for value in column]
+    shown: dict[str, list[Any]] = {}
+    for name in frame:
+        numbers = [value for value in frame[name] if _is_number(value)]
+        form = ".3g" if name in ("lr", "learning rate") else "z.2f"  # z: never -0.00
+        if all(float(value).is_integer() for value in numbers):
+            form = ".10g"
+        shown[name] = [
+            format(value, form) if _is_number(value) else "" if pd.isna(value) else value for value in frame[name]
+        ]
+    return pd.DataFrame(shown).to_html(index=False, border=0, classes="sortable n-last")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and not pd.isna(value)
 
 
-def p_value(p: float | None) -> str:
-    """Return a p-value with three decimals, `<0.001` if it is smaller, or an empty text for None."""
-    return "<0.001" if p is not None and p < 0.001 else number(p, ".3f")
-
-
 @cache
-def _template(name: str) -> Template:
+def template(name: str) -> Template:
+    """Return a template of a report, with the formats of this module as filters."""
     brackets: dict[str, Any] = {}
     if name == "table.tex.j2":  # Jinja's {{ }} and {% %} would clash with LaTeX
         brackets = {"variable_start_string": "<<", "variable_end_string": ">>"}
         brackets |= {"block_start_string": "<%", "block_end_string": "%>"}
     environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"), autoescape=name == "page.html.j2", undefined=StrictUndefined,
+        loader=FileSystemLoader(TEMPLATES), autoescape=name == "page.html.j2", undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, **brackets,
     )  # fmt: skip
     environment.filters |= {"md": escape, "tex": tex, "cell": _tex_cell}

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import multimode
 from string import ascii_lowercase
-from typing import Any
 
 import pandas as pd
 
 from lra.reports.cells import SIGNIFICANT, Cell, Column
+from lra.reports.render import mean_sd, number
 from lra.reports.statistics import ALPHA
 
 MARK = "*"  # marks a difference that is significant after Holm's correction
@@ -57,8 +57,11 @@ def tables(columns: list[Column]) -> Tables:
     }
     for column in columns:
         cells = {cell.system: cell for cell in column.cells}
+        # the header names the most common number of seeds; cells with another one get a footnote
         [count, *_] = sorted(multimode(cell.summary.n for cell in column.cells))
-        shared = _shared_caveats(column)
+        # a caveat of all cells with results is marked once, in the header
+        first, *others = [list(cell.caveats()) for cell in column.cells if cell.scores] or [[]]
+        shared = [text for text in first if others and all(text in other for other in others)]
         title = f"{column.name} (n = {count})" + ", perplexity" * column.lower_is_better
         title += notes.mark([*shared, *column.notes])
         baselines = [number(column.baselines.get(name)) for name in trivial]
@@ -84,12 +87,6 @@ def _goals(columns: list[Column], systems: Iterable[str]) -> tuple[pd.DataFrame,
     return solved, steps if steps.drop(columns="system").any(axis=None) else pd.DataFrame()
 
 
-def _shared_caveats(column: Column) -> list[str]:
-    """Return the caveats that all cells with results have in common; they are marked once, in the header."""
-    first, *others = [list(cell.caveats()) for cell in column.cells if cell.scores] or [[]]
-    return [text for text in first if all(text in other for other in others)] if others else []
-
-
 def _text(cell: Cell | None, count: int, shared: list[str], notes: Footnotes) -> str:
     if cell is None:
         return ""
@@ -98,16 +95,6 @@ def _text(cell: Cell | None, count: int, shared: list[str], notes: Footnotes) ->
         caveats.append(f"n = {cell.summary.n}")
     mark = MARK if cell.verdict in SIGNIFICANT else ""
     return mean_sd(cell.summary.mean, cell.summary.sd) + mark + notes.mark(caveats)
-
-
-def number(value: Any, form: str = ".2f") -> str:
-    """Return a formatted number, or an empty text for None and NaN."""
-    return "" if value is None or pd.isna(value) else format(value, form)
-
-
-def mean_sd(mean: float | None, sd: float | None) -> str:
-    """Return `mean ± sd`; the mean alone if there is no sd, and an empty text if there is no mean."""
-    return " ± ".join(filter(None, [number(mean), number(sd)]))
 
 
 def unbeaten(columns: list[Column]) -> str:
