@@ -74,7 +74,9 @@ def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
     """Return the keys in a cell's name: those that our sweeper varies, or overrides that affect results."""
     if is_planned(hydra_cfg):
         return list(cfg.sweep.varied)
-    return [key for key in typed_keys(hydra_cfg.overrides.task) if names_a_cell(key)]
+    # Each trial of a search needs a folder of its own, or one that is refused would be hidden by its neighbour.
+    others = ROUNDING if hydra_cfg.mode == RunMode.MULTIRUN else ()
+    return [key for key in typed_keys(hydra_cfg.overrides.task) if names_a_cell(key) or key in others]
 
 
 def open_keys(config: DictConfig) -> list[str]:
