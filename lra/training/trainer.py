@@ -155,7 +155,7 @@ class Trainer:
         model, recipe, rule, batches_of_steps = self.model, self.recipe, self.stopping, self._batches()
         with TrainingBar(self.output.title, recipe.steps, self.step) as bar, self._saved_if_paused():
             if self.is_eval_step():  # an earlier process paused in this evaluation
-                self.evaluate(stop, bar)
+                self.validate(stop, bar)
             while self.step < rule.step:
                 clock = time.perf_counter()
                 batch = next(batches_of_steps)
@@ -167,7 +167,7 @@ class Trainer:
                 tokens = self.read_losses(leave=int(late))
                 self.window_seconds += time.perf_counter() - clock
                 if self.is_eval_step():
-                    self.evaluate(stop, bar)
+                    self.validate(stop, bar)
                 bar.step(self.step, self.losses[-1], tokens.computed)
                 if self._is_checkpoint_due():
                     self.save()
@@ -195,7 +195,7 @@ class Trainer:
         due = self.step % self.recipe.eval_every == 0 or self.step == self.stopping.step
         return self.step > self.measured and due
 
-    def evaluate(self, stop: StopFlag, bar: TrainingBar) -> None:
+    def validate(self, stop: StopFlag, bar: TrainingBar) -> None:
         """Score the validation split, keep the best weights, and add a line to `metrics.jsonl`.
 
         Raises:
