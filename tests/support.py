@@ -415,7 +415,7 @@ def saved_tensors(excluded: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
 def saved_bytes(name: str, extra: list[str], length: int) -> int:
     """Bytes that a training step keeps for the backward pass."""
     mixer = mixer_of(name, *extra, max_positions=length, dropout=0.1).float().train()
-    set_keys(mixer, seed=1, step=0, rows=range(1))
+    set_keys(mixer, seed=1, step=0, documents=range(1))
     x = noise(1, length, 15).float().requires_grad_()
     with saved_tensors(mixer.state_dict().values()) as saved:
         mixer(x)

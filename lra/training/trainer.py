@@ -60,7 +60,7 @@ def compute_gradient(
     # float64, so that the recorded loss hardly depends on the cut into micro-batches
     total, real, computed = torch.zeros((), dtype=torch.float64, device=model.every_parameter[0].device), 0, 0
     for part in parts:
-        dropout.set_keys(model, seed=seed, step=step, rows=part.documents)
+        dropout.set_keys(model, seed=seed, step=step, documents=part.documents)
         with products.of_micro_batch(part.tokens.size, model.dim):
             logits, labels = predict(model, part, precision)
             loss = summed_loss(logits, labels) / predictions
