@@ -2,8 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import fields
 from functools import cache
@@ -16,7 +15,6 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from lra.cli import train
 from lra.config import configure
@@ -29,6 +27,7 @@ from lra.mixers import Mixer, MixerConfig
 from lra.network.architecture import Architecture
 from lra.network.model import Model
 from lra.ops.dropout import set_keys
+from lra.records.names import METRICS
 from lra.runs.build import Job, assemble
 from lra.runs.settings import Settings
 from lra.tasks import DataConfig, Split, Task, TaskBuilder, TaskSpec
@@ -144,88 +143,52 @@ def mixer_of(name: str, *overrides: str, **changes: object) -> Mixer:
     return maker(name, *overrides)(shape(**{"out_proj": False, **changes})).double().eval()
 
 
-# The settings of the checks, beside those of conf/. Their blocks are small beside the tests' lengths, and they take the
-# other branches. Only the first is tested by default; () is the one of conf/.
-SETTINGS: dict[str, list[tuple[str, ...]]] = {
-    "local": [("attention.window=3",), ("attention.window=3", "attention.kind=sliding")],
-    "longformer": [
-        ("attention.window=4",),
-        ("attention.window=2", "attention.global_positions=2"),
-        ("attention.window=4", "attention.global_positions=0"),
-    ],
-    "sparse": [
-        ("attention.stride=4", "attention.summary=1"),
-        ("attention.stride=3", "attention.summary=2", "attention.cls_global=false"),
-    ],
-    "bigbird": [
-        ("attention.block=2", "attention.random_blocks=1"),
-        ("attention.block=2",),
-        ("attention.block=1", "attention.random_blocks=2"),
-    ],
-    "synthesizer": [
-        ("attention.rank=2", "attention.dot_product=true"),
-        ("attention.kind=random",),
-        ("attention.kind=dense",),
-        ("attention.kind=dense", "attention.dot_product=true"),
-    ],
-    "linformer": [("attention.rank=2",)],
+# Options of attentions, beside those of conf/, that take their other branches; blocks are small beside the tests'
+# lengths. Only the first setting of each is tested by default; "" is that of conf/.
+SETTINGS = {
+    "local": ["window=3", "window=3 kind=sliding"],
+    "longformer": ["window=4", "window=2 global_positions=2", "window=4 global_positions=0"],
+    "sparse": ["stride=4 summary=1", "stride=3 summary=2 cls_global=false"],
+    "bigbird": ["block=2 random_blocks=1", "block=2", "block=1 random_blocks=2"],
+    "synthesizer": ["rank=2 dot_product=true", "kind=random", "kind=dense", "kind=dense dot_product=true"],
+    "linformer": ["rank=2"],
     "nystromformer": [
-        ("attention.landmarks=3", "attention.conv_kernel=5"),
-        ("attention.landmarks=3", "attention.conv_kernel=null"),
-        ("attention.landmarks=5", "attention.iterations=12"),
+        "landmarks=3 conv_kernel=5", "landmarks=3 conv_kernel=null", "landmarks=5 iterations=12",
     ],
-    "luna": [("attention.memory=2",)],
-    "mixer": [("attention.hidden=7",)],
-    "sinkhorn": [
-        ("attention.block=3",),
-        ("attention.block=3", "attention.gumbel=false", "attention.iterations=2"),
-        ("attention.block=5", "attention.temperature=0.1"),
-    ],
+    "luna": ["memory=2"],
+    "mixer": ["hidden=7"],
+    "sinkhorn": ["block=3", "block=3 gumbel=false iterations=2", "block=5 temperature=0.1"],
     "reformer": [
-        ("attention.chunk=3",),
-        ("attention.chunk=3", "attention.hashes=3", "attention.within_bucket=true"),
-        ("attention.chunk=4", "attention.hashes=1", "attention.redraw_every=3"),
-        ("attention.chunk=1",),
-        ("attention.chunk=2", "attention.scale=head_dim"),
-        ("attention.chunk=5", "attention.scale=qkv_dim"),
+        "chunk=3", "chunk=3 hashes=3 within_bucket=true", "chunk=4 hashes=1 redraw_every=3", "chunk=1",
+        "chunk=2 scale=head_dim", "chunk=5 scale=qkv_dim",
     ],
-    "performer": [
-        ("attention.features=7",),
-        ("attention.kernel=relu",),
-        ("attention.features=3", "attention.redraw_every=2"),
-    ],
+    "performer": ["features=7", "kernel=relu", "features=3 redraw_every=2"],
     "extractor": [
-        ("attention.lags=3", "attention.rank=null", "attention.groups=1"),
-        ("attention.lags=3", "attention.rank=null", "attention.groups=3", "attention.adjust=false"),
-        ("attention.lags=4", "attention.rank=6", "attention.groups=2"),
+        "lags=3 rank=null groups=1", "lags=3 rank=null groups=3 adjust=false", "lags=4 rank=6 groups=2",
     ],
-    "conv": [("attention.width=3",)],
-    "hyena": [("attention.width=3", "attention.bands=2")],
-    "s4d": [
-        ("attention.state=2", "attention.init=inv"),
-        ("attention.state=6", "attention.b=normal", "attention.copies=3", "attention.output=glu"),
-    ],
-    "gated_deltanet": [(), ("attention.gated=false", "attention.conv=1"), ("attention.negative_eigenvalues=true",)],
-    "mamba2": [("attention.state=3", "attention.conv=2")],
-    "lru": [("attention.state=3",)],
-    "s5": [
-        ("attention.state=4", "attention.blocks=2"),
-    ],
-    "mega": [("attention.chunk=3", "attention.width=2", "attention.averages=2")],
-    "based": [("attention.width=3",)],
-    "gmm_rks": [("attention.samples=3",), ("attention.smoothing=0.36", "attention.redraw_every=5")],
-    "gmm_prf": [("attention.samples=3",)],
-    "fastfood_rks": [("attention.init=released",)],
-    "fastfood_prf": [("attention.init=released",)],
-    "generative_rks": [("attention.samples=7", "attention.noise_width=0.5", "attention.hidden_widths=[2.0,4.0]")],
-    "generative_prf": [("attention.samples=7", "attention.noise_width=0.5", "attention.hidden_widths=[2.0,4.0]")],
-}
+    "conv": ["width=3"],
+    "hyena": ["width=3 bands=2"],
+    "s4d": ["state=2 init=inv", "state=6 b=normal copies=3 output=glu"],
+    "gated_deltanet": ["", "gated=false conv=1", "negative_eigenvalues=true"],
+    "mamba2": ["state=3 conv=2"],
+    "lru": ["state=3"],
+    "s5": ["state=4 blocks=2"],
+    "mega": ["chunk=3 width=2 averages=2"],
+    "based": ["width=3"],
+    "gmm_rks": ["samples=3", "smoothing=0.36 redraw_every=5"],
+    "gmm_prf": ["samples=3"],
+    "fastfood_rks": ["init=released"],
+    "fastfood_prf": ["init=released"],
+    "generative_rks": ["samples=7 noise_width=0.5 hidden_widths=[2.0,4.0]"],
+    "generative_prf": ["samples=7 noise_width=0.5 hidden_widths=[2.0,4.0]"],
+}  # fmt: skip
 
 
-def settings_of(name: str) -> list[tuple[str, ...]]:
-    """SETTINGS of an attention, and that of conf/."""
+def settings_of(name: str) -> list[list[str]]:
+    """Return the overrides of each of SETTINGS of an attention, and none of them for conf/."""
     chosen = SETTINGS.get(name, [])
-    return chosen if () in chosen else [*chosen, ()]
+    lines = chosen if "" in chosen else [*chosen, ""]
+    return [[f"attention.{option}" for option in line.split()] for line in lines]
 
 
 def protocols_of(name: str) -> tuple[str, ...]:
@@ -241,7 +204,7 @@ def _asks_the_protocol(name: str) -> bool:
 
 def cases() -> list[tuple[str, list[str]]]:
     """Every attention of conf/, in each of its settings."""
-    return [(name, list(extra)) for name in options("attention") for extra in settings_of(name)]
+    return [(name, extra) for name in options("attention") for extra in settings_of(name)]
 
 
 def case_id(value: str | list[str]) -> str:
@@ -251,7 +214,7 @@ def case_id(value: str | list[str]) -> str:
 every_setting = pytest.mark.parametrize(
     ("name", "extra"),
     [
-        pytest.param(name, list(extra), marks=[pytest.mark.slow] if place else [])
+        pytest.param(name, extra, marks=[pytest.mark.slow] if place else [])
         for name in options("attention")
         for place, extra in enumerate(settings_of(name))
     ],
@@ -393,46 +356,26 @@ def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-@contextmanager
-def saved_tensors(excluded: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
-    """Yield a function that returns the bytes which the operations inside keep for the backward pass.
-
-    Each storage counts once, those of `excluded` not at all.
-    """
-    excluded_storages = {tensor.untyped_storage()._cdata for tensor in excluded}
-    kept: dict[int, tuple[StorageWeakRef, int]] = {}
+def saved_bytes(name: str, extra: list[str], length: int) -> int:
+    """Bytes that a training step keeps for the backward pass, without the weights."""
+    mixer = mixer_of(name, *extra, max_positions=length, dropout=0.1).float().train()
+    set_keys(mixer, seed=1, step=0, rows=range(1))
+    kept: dict[int, Tensor] = {}  # by storage: views of one tensor count once
 
     def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in excluded_storages:
-            kept[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield lambda: sum(size for storage, size in kept.values() if not storage.expired())
-
-
-def saved_bytes(name: str, extra: list[str], length: int) -> int:
-    """Bytes that a training step keeps for the backward pass."""
-    mixer = mixer_of(name, *extra, max_positions=length, dropout=0.1).float().train()
-    set_keys(mixer, seed=1, step=0, rows=range(1))
-    x = noise(1, length, 15).float().requires_grad_()
-    with saved_tensors(mixer.state_dict().values()) as saved:
-        mixer(x)
-    return saved()
+        _ = mixer(noise(1, length, 15).float().requires_grad_())
+    for weight in mixer.state_dict().values():
+        kept.pop(weight.untyped_storage().data_ptr(), None)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
 def strip_times(value: object) -> object:
     """A record without what depends on the clock or the machine's memory."""
     if isinstance(value, dict):
-        gone = (
-            "seconds",
-            "train_seconds",
-            "tokens_per_second",
-            "peak_memory_bytes",
-            "started",
-            "finished",
-            "metrics.jsonl",
-        )
+        gone = {"seconds", "train_seconds", "tokens_per_second", "peak_memory_bytes", "started", "finished", METRICS}
         return {key: strip_times(item) for key, item in value.items() if key not in gone}
     return value

@@ -15,7 +15,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from forked import TINY, Child, without_figures
+from forked import TINY, Child
 from support import strip_times
 
 import lra.__main__ as commands
@@ -38,7 +38,7 @@ class Stage:
     children: bool = False
 
     def start(self) -> Child:
-        return Child(*self.words, main=self.main, inside=without_figures)
+        return Child(*self.words, main=self.main)
 
 
 STAGES = {

@@ -3,23 +3,29 @@
 Launchers that are not there are skipped: pip install '.[submitit,ray]'; bash scripts/slurm.sh start.
 """
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from forked import PLUGINS, SIX, SMOKE, launcher, left
-from support import Commands
+from support import Commands, strip_times
 
 from lra.cli import train
 from lra.core.files import holder
-from lra.records.names import CONFIG, LOCK
+from lra.records import record
+from lra.records.names import CONFIG, LOCK, METRICS
 
 pytestmark = pytest.mark.launcher
 
+SMOKE = ("--multirun", "experiment=smoke", "out=runs")
+SIX = (*SMOKE, "system=simple,transformer,linear", "seed=1,2")
+PLUGINS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
 
 BAD = '''
 import os, signal
@@ -42,6 +48,28 @@ class Bad(Softmax):
                 os.kill(os.getpid(), signal.SIGKILL)
         return super().attend(q, k, v, key_mask)
 '''
+
+
+def launcher(name: str) -> tuple[str, ...]:
+    """Return the overrides that choose a launcher; the test is skipped where the launcher is missing."""
+    if name == "basic":
+        return ()
+    if not find_spec(f"hydra_plugins.hydra_{PLUGINS[name]}_launcher"):
+        pytest.skip(f"hydra-{PLUGINS[name]}-launcher is not installed")
+    if name != "submitit_slurm":
+        return (f"hydra/launcher={name}",)
+    if not shutil.which("sinfo") or subprocess.run(["sinfo"], capture_output=True, check=False).returncode:
+        pytest.skip("no SLURM answers")
+    return ("hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1")
+
+
+def left(folder: Path) -> dict[str, tuple]:
+    """Records and evaluations by path, without times."""
+    by_path = {}
+    for path in sorted(folder.rglob(record.NAME)):
+        lines = [json.loads(line) for line in path.with_name(METRICS).read_text().splitlines()]
+        by_path[str(path.relative_to(folder))] = strip_times(record.read(path)), [strip_times(line) for line in lines]
+    return by_path
 
 
 def command(*arguments: str) -> tuple[int, str]:
