@@ -21,6 +21,7 @@ from lra.config import configure
 from lra.config.cell import Cell
 from lra.config.compose import compose, options
 from lra.config.values import parsed
+from lra.core.errors import UserError
 from lra.core.paths import conf_dir
 from lra.core.signals import StopFlag
 from lra.mixers import Mixer, MixerConfig
@@ -350,6 +351,19 @@ def builder_of(option: str, **changes: object) -> TaskBuilder:
 def data_config(cache: Path, data_dir: Path | None = None, workers: int = 1) -> DataConfig:
     """A cache and a data folder, without a progress bar."""
     return DataConfig(cache=cache, data_dir=data_dir, workers=workers)
+
+
+def refuses(builder: TaskBuilder, at: DataConfig, message: str) -> None:
+    """The build ends in one line that matches `message`, and nothing is cached."""
+    with pytest.raises(UserError, match=message) as error:
+        builder.build(at)
+    assert "\n" not in str(error.value)
+    assert not [*at.cache.rglob("manifest.json")]
+
+
+def examples_of(split: Split) -> list[tuple[list[int], int]]:
+    """Token ids and label of each example."""
+    return [(split.document(row).tolist(), int(split.labels[row])) for row in range(len(split))]
 
 
 def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
@@ -190,24 +190,12 @@ def test_every_option_composes(group: str) -> None:
         assert composed(f"{group}={name}").hydra.runtime.choices[group] == name
 
 
-def tables(text: str) -> Iterator[tuple[str, set[str]]]:
-    """The group and the names of every table `by_GROUP:{NAME:VALUE, ...}` in a file of options."""
-    for match in re.finditer(r"by_(\w+):\{", text):
-        names, depth, start = set(), 1, match.end()
-        for position in range(match.end(), len(text)):
-            depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(text[position], 0)
-            if depth == 0 or (depth == 1 and text[position] == ","):
-                names.add(text[start:position].partition(":")[0].strip())
-                start = position + 1
-            if depth == 0:
-                break
-        yield match[1], names
-
-
-def test_every_name_in_a_table_is_an_option() -> None:
+def test_values_by_choice_are_listed_by_names_of_options() -> None:
+    """In `${by_GROUP:{NAME:VALUE, ...}, ...}` a name that is no option would never be looked up."""
     for path in conf_dir().rglob("*.yaml"):
-        text = "\n".join(line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines())
-        for group, names in tables(text):
+        text = re.sub(r"\$\{[\w.]+\}", "VALUE", path.read_text(encoding="utf-8"))
+        for group, table in re.findall(r"by_(\w+):\{([^{}]*)\}", text):
+            names = {*re.findall(r"(?:^|,)\s*([\w/-]+):", table)}
             known = {*options(group), *(options("recipe") if group == "task" else ())}
             assert names <= known, (path, names - known)
 

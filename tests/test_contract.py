@@ -54,10 +54,11 @@ def test_an_init_that_forgets_its_base_is_named() -> None:
         Model(forgetful, spec(), architecture)
 
 
-def test_features_are_drawn_when_it_is_time() -> None:
-    """The one rule of all mixers: as often as the seed or step // redraw_every changes."""
+def test_features_are_drawn_anew_every_few_steps() -> None:
+    """They depend on the seed, on step // redraw_every, and on the layer."""
     draws = []
-    mixer = defined(Attention, info=INFO, attend=attend, draw=lambda self, rng: draws.append(rng.random()))(SHAPE)
+    drawing = defined(Attention, info=INFO, attend=attend, draw=lambda self, rng: draws.append(rng.random()))
+    mixer = drawing(SHAPE)
     mixer.redraw(5, 0)
     assert not draws
     mixer.redraw_every = 3
@@ -67,3 +68,7 @@ def test_features_are_drawn_when_it_is_time() -> None:
     assert len(draws) == len(set(draws)) == 4
     mixer.redraw(5, 4)
     assert draws[4] == draws[1]
+    other = drawing(shape(layer=1))
+    other.redraw_every = 3
+    other.redraw(5, 4)
+    assert draws[5] not in draws[:5]

@@ -179,6 +179,3 @@ def test_each_group_adds_up_and_the_order_of_the_examples_is_nothing(tmp_path: P
     moved = Split(tokens=split.tokens, offsets=split.offsets, index=split.index[order], labels=split.labels[order])
     again = diagnose(builder.groups(moved), predicted[order], moved.labels, guessed[order])
     assert json.dumps(again) == json.dumps(diagnosis)
-
-
-# ---------------------------------------------------------------- predictions

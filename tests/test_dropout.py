@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lra.core import streams
+from lra.core.errors import UserError
 from lra.ops.dropout import Dropout, Gumbel, set_keys
 
 
@@ -163,6 +164,15 @@ def test_without_keys_training_is_refused() -> None:
     set_keys(layer, seed=1, step=0, rows=range(3))
     with pytest.raises(RuntimeError, match="call lra.ops.dropout.set_keys"):
         layer(torch.ones(2, 3))
+
+
+def test_more_values_than_compiled_code_can_hash_are_refused() -> None:
+    layer = Dropout(0.5).train()
+    set_keys(layer, seed=1, step=0, rows=[0])
+    layer.hashed = True
+    assert layer.hash(torch.empty(1, 2**31 - 1, device="meta")).dtype == torch.int32
+    with pytest.raises(UserError, match="use a smaller train.micro_batch"):
+        layer.hash(torch.empty(1, 2**31, device="meta"))
 
 
 def test_streams_are_a_function_of_their_names() -> None:

@@ -204,6 +204,17 @@ def test_training_is_adamw_by_hand() -> None:
     assert [line["tokens"] for line in history] == [3 * 8 * 11, 3 * 8 * 11, 8 * 11]
 
 
+def test_seconds_are_those_of_all_evaluations_and_survive_a_resume() -> None:
+    task = stub_task()
+    trainer = train_model(model_for(task), task, small_recipe())
+    training = sum(line["train_seconds"] for line in trainer.lines)
+    together = sum(line["seconds"] for line in trainer.lines)
+    assert trainer.seconds == pytest.approx({"train": training, "evaluate": together - training})
+    resumed = Trainer(model_for(task), task, small_recipe(), seed=3, precision="fp32")
+    resumed.load_state_dict(*trainer.state_dict())
+    assert resumed.seconds == trainer.seconds
+
+
 def test_clipping_bounds_the_gradient() -> None:
     task = stub_task()
     model = model_for(task)

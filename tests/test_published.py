@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from reports import put
 from support import composed, options
@@ -61,11 +58,7 @@ def test_a_row_of_table_1_is_declared_once_and_everywhere() -> None:
         numbers = [name for name, best in published.sources[0].best.items() if task in best]
         assert numbers == [row["name"] for row in rows]
     for preset in ("table1", "table1_small"):
-        systems = composed(f"experiment={preset}").hydra.sweeper.params.system
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            glob = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-            [override] = glob.parse_overrides([f"system={systems}"])
-            assert list(override.sweep_string_iterator()) == sorted(runs)
+        assert composed(f"experiment={preset}").hydra.sweeper.params.system == "glob(*)", "every option"
 
 
 def test_further_systems_are_declared_once() -> None:
