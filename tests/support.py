@@ -285,10 +285,6 @@ def small_recipe(**changes: object) -> Recipe:
     return recipe_of(**{**sizes, **changes})
 
 
-of_real_data = pytest.mark.parametrize("limit", [1_009, pytest.param(None, marks=pytest.mark.slow)])
-"""A sample of them by default, all of them in a slow test."""
-
-
 def spec_of(task: TaskSpec) -> dict[str, object]:
     return {field.name: getattr(task, field.name) for field in fields(TaskSpec)}
 

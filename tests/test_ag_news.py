@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import built_under_one_name, data_config, examples_of, of_real_data, refuses
+from support import built_under_one_name, data_config, examples_of, refuses
 
 from lra.datasets import hub
 from lra.datasets.groups import limited
@@ -218,7 +218,7 @@ def test_a_bad_row_is_refused_and_nothing_is_cached(tmp_path: Path, line: bytes,
 # ---------------------------------------------------------------- real data
 
 
-@of_real_data
+@pytest.mark.parametrize("limit", [1_009, pytest.param(None, marks=pytest.mark.slow)])
 def test_real_rows_go_through_the_saved_tokenizer(real_data: Path, tmp_path: Path, limit: int | None) -> None:
     folder = real_data / "ag_news_partial"
     with lzma.open(folder / "train.partial.jsonl.xz", "rt", encoding="utf-8") as file:

@@ -251,13 +251,12 @@ def test_a_users_own_values_by_choice(cli: Commands) -> None:
     assert shown("attention=near", "task=own", "size=small")["attention"]["window"] == 4
 
 
-def test_every_protocol_keeps_the_block_of_the_tasks_paper() -> None:
-    """AG News has BERT's norms after the sums, the books none, all others norms before; and their layers' rates."""
-    for name in set(options("task")) & set(options("recipe")):
-        for protocol in set(options("protocol")) - {"s4"}:  # which has blocks of its own
-            cfg = composed(f"task={name}", f"protocol={protocol}")
-            assert cfg.model.norm == {"ag_news": "post", "books": "none"}.get(name, "pre"), (name, protocol)
-            assert cfg.train.layer_decay == {"ag_news": 0.9}.get(name), (name, protocol)
+@pytest.mark.parametrize(("task", "norm"), [("ag_news", "post"), ("books", "none"), ("text", "pre"), ("image", "pre")])
+def test_every_protocol_keeps_the_block_of_the_tasks_paper(task: str, norm: str) -> None:
+    """AG News has BERT's norms after the sums and rates that decay from layer to layer; the books have no norms."""
+    for protocol in set(options("protocol")) - {"s4"}:  # which has blocks of its own
+        cfg = composed(f"task={task}", f"protocol={protocol}")
+        assert (cfg.model.norm, cfg.train.layer_decay) == (norm, 0.9 if task == "ag_news" else None), protocol
 
 
 @pytest.mark.parametrize(("protocol", "eval_every"), [("paper", 250), ("strict", 250), ("lra", 20), ("s4", 3000)])

@@ -275,7 +275,8 @@ def diverging(model: torch.nn.Module, step: int) -> None:
 
 
 def test_a_step_that_is_not_finite_moves_nothing_nor_do_those_after_it() -> None:
-    task, recipe = stub_task(), small_recipe(clip_norm=0.5)
+    """Nor in any of several groups of parameters."""
+    task, recipe = stub_task(), small_recipe(clip_norm=0.5, layer_decay=0.5)
     model = model_for(task)
     trainer = Trainer(model, task, recipe, seed=2, precision="fp32")
     diverging(model, 3)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import built_under_one_name, data_config, of_real_data, refuses
+from support import built_under_one_name, data_config, refuses
 
 from lra.datasets.baselines import best_threshold
 from lra.datasets.groups import sampled
@@ -191,7 +191,8 @@ def test_bad_acl_files_are_named_and_nothing_is_cached(
     refuses(AclMatching(max_length=97, limit=None), at, re.escape(message))
 
 
-@of_real_data
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [1_009, None])
 def test_the_real_acl_pairs(tmp_path: Path, real_data: Path, limit: int | None) -> None:
     task = built_under_one_name(AclMatching(max_length=4000, limit=limit), data_config(tmp_path / "cache", real_data))
     assert task.name == ("acl_matching" if limit is None else "acl_matching (limit 1009)")

@@ -45,14 +45,21 @@ def test_the_published_table_is_the_papers() -> None:
     assert None not in depths
 
 
+def check_options(group: str, rows: dict[str, dict[str, str]]) -> None:
+    """Rows are options of the group and choose an attention and a variant; one of them is composed."""
+    assert options(group) == sorted(rows)
+    assert {row["attention"] for row in rows.values()} <= {*options("attention")}
+    assert {row["variant"] for row in rows.values()} <= {*options("variant")}
+    option, row = list(rows.items())[-1]
+    choices = composed(f"system={'other/' * (group == 'system/other')}{option}").hydra.runtime.choices
+    assert (choices.attention, choices.variant) == (row["attention"], row["variant"])
+
+
 def test_a_row_of_table_1_is_declared_once_and_everywhere() -> None:
-    """Options, sweeps, scripts and published values follow from conf/table1.yaml."""
+    """Options, sweeps and published values follow from conf/table1.yaml."""
     rows = yaml.safe_load((conf_dir() / "table1.yaml").read_text())["systems"]
     runs = {row["option"]: row for row in rows if "option" in row}
-    assert options("system") == sorted(runs)
-    for option, row in runs.items():
-        choices = composed(f"system={option}").hydra.runtime.choices
-        assert (choices.attention, choices.variant) == (row["attention"], row["variant"])
+    check_options("system", runs)
     published = Published()
     for task in ("text", "matching", "listops"):
         numbers = [name for name, best in published.sources[0].best.items() if task in best]
@@ -63,11 +70,9 @@ def test_a_row_of_table_1_is_declared_once_and_everywhere() -> None:
 
 def test_further_systems_are_declared_once() -> None:
     rows = {row["option"]: row for row in yaml.safe_load((conf_dir() / "systems.yaml").read_text())["systems"]}
-    assert options("system/other") == sorted(rows)
+    check_options("system/other", rows)
     published = Published()
-    for option, row in rows.items():
-        choices = composed(f"system=other/{option}").hydra.runtime.choices
-        assert (choices.attention, choices.variant) == (row["attention"], row["variant"])
+    for row in rows.values():
         assert published.name(row["attention"], row["variant"], "") == row["name"]
         assert published.complexity(row["attention"]) == row["complexity"]
 

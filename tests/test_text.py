@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import built_under_one_name, data_config, examples_of, of_real_data, refuses
+from support import built_under_one_name, data_config, examples_of, refuses
 
 from lra.core.errors import UserError
 from lra.datasets import hub
@@ -171,7 +171,8 @@ def plain(path: Path) -> list[tuple[bytes, int]]:
     return sorted((row["text"].encode(), row["label"]) for row in rows)
 
 
-@of_real_data
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [1_009, None])
 def test_real_reviews_are_read_as_plain_python_reads_them(real_data: Path, tmp_path: Path, limit: int | None) -> None:
     task = built_under_one_name(imdb(max_length=4000, limit=limit), data_config(tmp_path, real_data))
     assert task.name == ("text" if limit is None else "text (limit 1009)")

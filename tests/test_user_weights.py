@@ -108,30 +108,6 @@ def test_it_trains_and_a_checkpoint_goes_on_to_the_last_bit(kind: type[Mixer]) -
     assert {name for name, value in first.model.named_parameters() if ".mixer." in name and value.numel()} <= moved
 
 
-def test_complex_weights_are_updated_as_pairs_of_real_ones() -> None:
-    class Twin(Mixer):
-        info = INFO
-
-        def __init__(self, config: MixerConfig) -> None:
-            super().__init__(config)
-            self.pairs = nn.Parameter(torch.view_as_real(torch.randn(config.dim, dtype=torch.cfloat)).clone())
-            self.gate = nn.Linear(config.dim, config.dim)
-            nn.init.zeros_(self.gate.weight)
-            nn.init.constant_(self.gate.bias, 4)
-
-        def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-            return (x * torch.view_as_complex(self.pairs)).real * torch.sigmoid(self.gate(x))
-
-    found = []
-    for kind, name in ((Complex, "poles"), (Twin, "pairs")):
-        training = trainer_of(kind)
-        for step in range(4):
-            take_step(training, step)
-        value = training.model.blocks[1].mixer.get_parameter(name).detach()
-        found.append(torch.view_as_real(value) if value.is_complex() else value)
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
-
-
 def test_a_step_that_is_not_finite_leaves_complex_weights() -> None:
     training = trainer_of(Complex)
     before = train_state(training.model)
