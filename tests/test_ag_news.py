@@ -1,4 +1,4 @@
-"""AG News: official files, a part of them and the hub, two tokenisers, and files that are refused."""
+"""AG News from its official files, from a part of them and from the hub; two tokenisers; refused files."""
 
 import csv
 import hashlib
@@ -132,7 +132,7 @@ def test_the_hub_gives_the_same_task(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert first.name == second.name == "ag_news (BPE 307, length 53+37)"
 
 
-def test_a_part_of_train_is_put_into_an_order_of_its_own(tmp_path: Path) -> None:
+def test_rows_of_a_partial_file_are_ordered_by_their_hash(tmp_path: Path) -> None:
     first, second = (
         built(tmp_path / str(seed), lambda folder, seed=seed: partial_files(folder, seed)) for seed in (1, 2)
     )
@@ -164,7 +164,7 @@ def pieces() -> bytes:
     return "\n".join(["[PAD]", "[UNK]", "goal", "shares", *letters, *(f"##{letter}" for letter in letters)]).encode()
 
 
-def test_auto_takes_word_pieces_that_are_at_hand(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_auto_uses_word_pieces_in_the_data_folder(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     vocab = write(tmp_path / "data/bert-base-cased/vocab.txt", pieces())
     size = len(pieces().split())
     task = built(tmp_path, tokenizer="auto")
@@ -181,7 +181,7 @@ def test_auto_takes_word_pieces_that_are_at_hand(tmp_path: Path, capsys: pytest.
     assert news(tokenizer="auto", vocab=str(vocab)).spec.vocab_size == size
 
 
-def test_the_bpe_has_not_seen_validation_and_test(tmp_path: Path) -> None:
+def test_the_bpe_is_trained_on_the_training_split_only(tmp_path: Path) -> None:
     first = built(tmp_path / "one")
     changed = {split: list(rows) for split, rows in ITEMS.items()}
     changed["test"][3] = (1, "zebra zebra", "zebra " * 99)

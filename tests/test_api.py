@@ -41,7 +41,7 @@ SMOKE = (
 )  # fmt: skip
 
 
-def test_importing_it_imports_nothing_slow() -> None:
+def test_importing_lra_imports_nothing_slow() -> None:
     program = "import sys, lra; print(sorted({'torch', 'hydra', 'pandas', 'pydantic'} & sys.modules.keys()), dir(lra))"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.startswith("[] ")
@@ -164,7 +164,7 @@ def test_the_tables_are_those_of_the_report(results: Results, folder: Path) -> N
     assert results.seeds.score.notna().sum() == len(finished) == 12
 
 
-def test_curves_and_predictions_are_what_is_beside_the_records(results: Results, folder: Path) -> None:
+def test_curves_and_predictions_are_those_of_the_run_folders(results: Results, folder: Path) -> None:
     run = ["task", "system", "seed"]
     curves, answers = (frame.set_index(run).sort_index() for frame in (results.curves, results.predictions))
     for path in folder.rglob("metrics.jsonl"):

@@ -97,7 +97,7 @@ def test_groups_of_generated_expressions(tmp_path: Path) -> None:
 
 
 def tf_idf_cosines(split: Split) -> np.ndarray:
-    """Compare with scikit-learn's TF-IDF, which has the same formula but no hashing."""
+    """Return cosines of scikit-learn's TF-IDF, which has the same formula but no hashing."""
     texts = [
         text_of(split.tokens[start:stop]).decode(errors="replace")
         for start, stop in zip(split.offsets, split.offsets[1:], strict=False)

@@ -13,13 +13,7 @@ from lra.ops.dropout import Dropout, Gumbel, set_keys
 
 
 def masks(
-    p: float,
-    rows: list[int],
-    *,
-    seed: int = 1,
-    step: int = 0,
-    shape: tuple[int, ...] = (37, 41),
-    hashed: bool = False,
+    p: float, rows: list[int], *, seed: int = 1, step: int = 0, shape: tuple[int, ...] = (37, 41), hashed: bool = False
 ) -> torch.Tensor:
     layers = nn.Sequential(Dropout(p), Dropout(p)).train()
     for layer in layers:

@@ -70,10 +70,7 @@ def _first_value(override: str) -> str:
 
 @pytest.mark.parametrize(
     ("place", "module", "option", "extra"),
-    [
-        (0, "my_attention", "attention/average", ["task.max_length=20"]),
-        (1, "my_tasks", "task/parity", []),
-    ],
+    [(0, "my_attention", "attention/average", ["task.max_length=20"]), (1, "my_tasks", "task/parity", [])],
     ids=["attention", "task"],
 )
 def test_the_examples_run(

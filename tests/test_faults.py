@@ -57,7 +57,7 @@ PLACES = {
         ("in training", (signal.SIGHUP, signal.SIGHUP), 129),
     ],
 )
-def test_signals(whole, place: str, signals: tuple[int, ...], code: int) -> None:
+def test_a_signal_ends_a_command_which_then_resumes(whole, place: str, signals: tuple[int, ...], code: int) -> None:
     """In training the run finishes its step; elsewhere, and the second time, the process ends. Shells repeat SIGHUP."""
     expected = whole(*TINY)
     ended = command(*TINY, "out=runs", "cache=own", inside=when(*PLACES[place], sending(*signals)))
@@ -79,8 +79,8 @@ def test_output_that_cannot_be_written_changes_no_result(whole) -> None:
     assert result("runs") == whole(*TINY)
 
 
-@pytest.mark.parametrize("name", ["ünï cödé — 名, a=b it's"])
-def test_folders_of_any_name(whole, name: str) -> None:
+def test_folders_of_any_name(whole) -> None:
+    name = "ünï cödé — 名, a=b it's"
     ended = command("--multirun", *TINY, f'out="{name}"', f'cache="{name}"')
     assert ended.code == 0, ended.err
     assert result(name) == whole(*TINY)

@@ -59,7 +59,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("reference")
 @pytest.mark.parametrize(("pooling", "documents"), CASES)
-def test_packed_is_padded(pooling: str, documents: int) -> None:
+def test_packed_batches_equal_padded_ones(pooling: str, documents: int) -> None:
     check_packed_is_padded(model_for("softmax", [], "model.dropout=0", f"model.{pooling}", documents=documents))
 
 

@@ -88,7 +88,7 @@ def test_the_hub_is_read_in_the_official_order(tmp_path: Path, monkeypatch: pyte
 # ---------------------------------------------------------------- copies
 
 
-def test_copies_say_that_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jpeg_copies_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "ROWS", {"train": 100, "test": 20})  # 10 of each class
     written = as_copies(tmp_path / "data", 20)
     task = Image(limit=None).build(data_config(tmp_path / "cache", tmp_path / "data"))

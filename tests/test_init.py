@@ -1,4 +1,4 @@
-"""First weights: matched by name, checked, reported; frozen ones stay to the bit, through pauses, too."""
+"""Initial weights from files: matched by name, checked, reported; frozen weights stay to the last bit."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A sweep takes over kept runs of equal configuration, data and task version; conflicts are told before its start."""
+"""A sweep takes over kept runs of equal configuration, data and task version; conflicts are found before it starts."""
 
 import shutil
 from dataclasses import replace
@@ -73,7 +73,7 @@ def test_other_data_are_not_taken(sweep) -> None:
 
 
 @pytest.mark.slow
-def test_a_conflict_in_a_cell_costs_its_row_alone(sweep) -> None:
+def test_a_conflict_in_a_cell_refuses_its_row_only(sweep) -> None:
     """Two seeds of one mean differ in the rate; the other row is trained."""
     shutil.copytree("kept", "o")
     code, _, err = sweep("attention=simple,fnet", "seed=2", "train.lr=0.01", "out=o", "kept=null")

@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases show the runs of a sweep, read back from their files; they change no number."""
+"""TensorBoard and Weights & Biases show the numbers of a run, and change none of them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Pairs of documents: every byte against the raw file, every mistake by its line, the memory of a file of full size."""
+"""Tasks of document pairs: bytes as in the raw files, mistakes named by line, limits, thresholds of a baseline."""
 
 import json
 import lzma
@@ -141,11 +141,7 @@ def test_a_limit_draws_rows_in_their_order(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- acl_matching
 
 
-def write_acl(
-    tmp_path: Path,
-    docs: list[dict] | None = None,
-    pairs: dict[str, list[str]] | None = None,
-) -> Path:
+def write_acl(tmp_path: Path, docs: list[dict] | None = None, pairs: dict[str, list[str]] | None = None) -> Path:
     """Five papers and a few pairs; arguments replace the lines of the files."""
     known = [{"id": f"P{number}", "title": "none", "text": f"Paper {number} é"} for number in range(5)]
     rows = {

@@ -1,4 +1,4 @@
-"""Training of every mixer: noise and gradients depend neither on padding nor on the cut of a batch nor on ranks."""
+"""Training of every mixer: noise and gradients do not depend on padding, micro-batches or the number of ranks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Numbers belong to the code and the data that made them: the user's attention, task, and files."""
+"""A run is refused, and not pooled, if the user's attention, task or files changed since it was made."""
 
 import sys
 from pathlib import Path

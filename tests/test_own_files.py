@@ -150,7 +150,7 @@ def test_every_layout_of_splits_is_the_same_task(layout: Any, tmp_path: Path) ->
     assert task.train.labels.tolist() == [sorted(LABELS).index(row["label"]) for row in SPLIT["train"]]
 
 
-def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     as_saved(tmp_path / "saved")
@@ -360,7 +360,7 @@ def test_splits_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.Mo
         task_of(tmp_path, train, val=0.01)
 
 
-def test_it_trains_without_code(cli: Commands) -> None:
+def test_users_files_train_without_code(cli: Commands) -> None:
     written(Path("pairs.csv"), PAIRS)
     code, out, _ = cli(prepare.main, "task=files", "task.data=pairs.csv")
     assert code == 0

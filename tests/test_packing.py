@@ -59,7 +59,7 @@ def check_packed_is_padded(model: Model) -> None:
 
 
 @every_setting
-def test_packed_is_padded_for_every_mixer(name: str, extra: list[str]) -> None:
+def test_packed_batches_equal_padded_ones_for_every_mixer(name: str, extra: list[str]) -> None:
     """Without noise and with it; pairs of documents of odd lengths, some of one token."""
     for more in (("model.dropout=0",), DROPOUT):
         try:
@@ -80,7 +80,7 @@ def test_packed_is_padded_for_every_mixer(name: str, extra: list[str]) -> None:
         ("simple", "attention.dropout_on=output"),
     ],
 )
-def test_packed_is_padded_for_every_pooling_and_form(name: str, settings: str) -> None:
+def test_packed_batches_equal_padded_ones_for_every_pooling_and_form(name: str, settings: str) -> None:
     check_packed_is_padded(model_for(name, [], *DROPOUT, settings, documents=1))
 
 
@@ -129,7 +129,7 @@ def test_packed_training_resumes_to_the_last_bit(monkeypatch: pytest.MonkeyPatch
         assert name.startswith("best/") or torch.equal(ended[name], value), name
 
 
-def test_layouts_are_inverted() -> None:
+def test_padding_inverts_packing() -> None:
     lengths = np.array([1, 2 * CHUNK, 3, CHUNK + 1, CHUNK - 1])
     packed = Packed.of(lengths, 2 * CHUNK + 5, torch.device("cpu"))
     padded = noise(5, 2 * CHUNK + 5, 7) * packed.mask.unsqueeze(-1)

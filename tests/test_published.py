@@ -1,4 +1,4 @@
-"""Published numbers beside ours."""
+"""Published numbers: those of the papers, of our recipes' settings, and of a user's own file."""
 
 import json
 import re

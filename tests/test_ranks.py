@@ -1,4 +1,4 @@
-"""Data parallel: any number of processes gives the numbers of one, and losing one loses nothing.
+"""Data parallel: any number of processes gives the numbers of one, and a killed process loses no result.
 
 Ranks are forked from this process and meet over a file; what torchrun adds is tested with commands.
 """

@@ -1,4 +1,4 @@
-"""Mixers against references written from the formulas of their descriptions, in float64.
+"""Mixers against float64 references written from the formulas that they state.
 
 Padding and causality need no reference of their own: by the checks in test_attention.py padding changes nothing, and a
 causal output is that of the document that ends there.
@@ -23,7 +23,7 @@ SHAPE = shape()
 
 
 @every_setting
-def test_the_formula_of_the_card_is_what_runs(name: str, extra: list[str]) -> None:
+def test_the_stated_formula_is_what_is_computed(name: str, extra: list[str]) -> None:
     for protocol in protocols_of(name):
         agrees(mixer_of(name, *extra, f"protocol={protocol}"), name)
 

@@ -12,11 +12,6 @@ from lra.mixers.reformer import Reformer
 from lra.mixers.sinkhorn import Sinkhorn, doubly_stochastic
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(1)
-
-
 def heads(seed: int, length: int = 11) -> Tensor:
     return noise(2, 3, length, 5, seed=seed)
 

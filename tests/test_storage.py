@@ -1,4 +1,4 @@
-"""The cache: built once, whole or absent, and refused when it was changed."""
+"""The cache of prepared data: built once, complete or absent, refused if damaged."""
 
 import json
 import multiprocessing
@@ -88,7 +88,7 @@ def test_a_task_is_prepared_once_and_memory_mapped(tmp_path: Path) -> None:
         (0, [1] * 3, {"fixed_length": True, "max_len": 2}, "length 3, expected 2 to 2"),
     ],
 )
-def test_examples_agree_with_the_facts(
+def test_examples_outside_the_spec_are_refused(
     tmp_path: Path, label: int, tokens: list[int], kind: dict[str, Any], message: str
 ) -> None:
     def make(writers: dict[str, Writer], staging: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sweeps: planned before the first run, shared by processes, stopped and continued; what they say at the end."""
+"""Sweeps: checked before the first run, shared by processes, stopped, resumed, and summed up at the end."""
 
 import json
 import os

@@ -103,7 +103,7 @@ def test_a_finished_run_is_skipped_and_another_configuration_refused(once: Comma
     assert "train.lr: 0.05 there, 0.5 now" in err
 
 
-def test_a_single_run_has_what_is_set_in_its_path(once: Commands) -> None:
+def test_a_single_run_has_what_is_set_in_its_path() -> None:
     cfg = composed(*SMOKE, "train.lr=0.5", "model={depth:1}", "task.train_size=60", "threads=2", "train.micro_batch=2")
     cell = cell_of(cfg, cfg.hydra, varied_keys(cfg, cfg.hydra))
     assert cell.settings == {"model.depth": 1, "task.train_size": 60, "train.lr": 0.5}

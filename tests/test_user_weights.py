@@ -1,4 +1,4 @@
-"""A user's mixer trains with every kind of weight that torch trains, and keeps the values that its class gave them."""
+"""A user's mixer may have tied, strided, empty and complex weights, and keeps the values that its class sets."""
 
 import numpy as np
 import pytest
@@ -92,7 +92,7 @@ def take_step(trainer: Trainer, step: int) -> Update:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_trains_and_a_checkpoint_goes_on_to_the_last_bit(kind: type[Mixer]) -> None:
+def test_users_weights_train_and_resume_to_the_last_bit(kind: type[Mixer]) -> None:
     first, second = (trainer_of(kind) for _ in range(2))
     before = train_state(first.model)
     for step in range(6):
@@ -119,7 +119,7 @@ def test_a_step_that_is_not_finite_leaves_complex_weights() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["lra", "strict"])
-def test_values_of_the_class_are_kept(protocol: str) -> None:
+def test_initial_values_of_a_users_class_are_kept(protocol: str) -> None:
     """Under `lra` Xavier is for the projections that a class left as drawn; there biases are then zero."""
     gate, tied = (made(kind, protocol).blocks[1].mixer for kind in (Complex, Tied))
     assert (gate.gate.weight.abs().max(), gate.gate.bias.min()) == (0, 4)

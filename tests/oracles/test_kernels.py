@@ -13,7 +13,7 @@ def heads(length: int, spread: float = 1.0) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("spread", [0.5, 1, 2])
-def test_favor(spread: float) -> None:
+def test_favor_is_that_of_the_library(spread: float) -> None:
     """With eps=0 there: the library adds eps to every feature, our mixer does not."""
     lib = pytest.importorskip("performer_pytorch.performer_pytorch")
     mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_positions=71)

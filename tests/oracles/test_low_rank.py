@@ -13,11 +13,6 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 STRICT = "protocol=strict"  # the scale of one head, as in all of them
 
 
-@pytest.fixture(autouse=True)
-def weights() -> None:
-    torch.manual_seed(2)
-
-
 def copy_projections(mixer: Mixer, query: Tensor, key: Tensor, value: Tensor, out: nn.Linear | None = None) -> None:
     with torch.no_grad():
         for layer, theirs in ((mixer.query, query), (mixer.key, key), (mixer.value, value)):

@@ -40,10 +40,7 @@ def test_longformer(global_positions: int) -> None:
     )
     torch.manual_seed(5)
     other = lib.LongformerSelfAttention(config, layer_id=0).double()
-    options = [
-        "attention.window=16",
-        f"attention.global_positions={global_positions}",
-    ]
+    options = ["attention.window=16", f"attention.global_positions={global_positions}"]
     mixer = mixer_of("longformer", *options, "protocol=strict", max_positions=48)
     names = {"query": "query", "key": "key", "value": "value"}
     copy(mixer, other, names)
@@ -83,12 +80,7 @@ def test_bigbird(lengths: list[int]) -> None:
     x, mask = noise(2, 30, 15), mask_of(lengths, 30)
     blocked, band, rows, columns = lib.BigBirdModel.create_masks_for_block_sparse_attn(mask.double(), 2)
     result = other(
-        x,
-        band_mask=band,
-        from_mask=rows,
-        to_mask=columns,
-        from_blocked_mask=blocked,
-        to_blocked_mask=blocked,
+        x, band_mask=band, from_mask=rows, to_mask=columns, from_blocked_mask=blocked, to_blocked_mask=blocked
     )
     mixer.table[:, 1:-1] = torch.stack([torch.from_numpy(rows) for rows in drawn[0]])
     expected = result[0].reshape(2, 30, 15)
