@@ -23,13 +23,11 @@ from support import composed, job_of, strip_times
 
 import lra
 from lra.cli import train
-from lra.config.cell import Cell, cell_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import record
 from lra.records.names import METRICS, WEIGHTS
 from lra.runs.run import run
-from lra.runs.settings import Settings, settings_of
 from lra.training.progress import TrainingBar
 
 TINY = (
@@ -126,23 +124,17 @@ def sending(*numbers: int) -> Callable:
 # ---------------------------------------------------------------- runs
 
 
-@cache
-def _prepared(*overrides: str) -> tuple[Settings, Cell]:
-    cfg = composed(*TINY, *overrides)
-    return settings_of(cfg), cell_of(cfg, cfg.hydra, [])
-
-
 def trained(*overrides: str, fault: str = "") -> int:
     """Do a tiny run in a child; returns its exit code, or minus the signal that ended it."""
     warm()
-    job = _prepared(*overrides)
+    composed(*TINY, *overrides)  # the child finds it in the cache
 
     def work() -> int:
         inject(fault)
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1), os.dup2(silence, 2)
         try:
-            return {"finished": 0, "skipped": 0}.get(run(job_of(*job)), 1)
+            return {"finished": 0, "skipped": 0}.get(run(job_of(*TINY, *overrides)), 1)
         except Paused as pause:
             return pause.code
         except UserError:

@@ -1,10 +1,10 @@
-"""Shared helpers: small builds of everything in conf/, and commands run in this process."""
+"""Shared helpers: small mixers, models and tasks from conf/, and commands that run in this process."""
 
 import re
 import sys
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import fields
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lra.cli import train
 from lra.config import configure
-from lra.config.cell import Cell
+from lra.config.cell import cell_of
 from lra.config.compose import compose, options
 from lra.config.values import parsed
 from lra.core.errors import UserError
@@ -30,7 +30,7 @@ from lra.network.model import Model
 from lra.ops.dropout import set_keys
 from lra.records.names import METRICS
 from lra.runs.build import Job, assemble
-from lra.runs.settings import Settings
+from lra.runs.settings import settings_of
 from lra.tasks import DataConfig, Split, Task, TaskBuilder, TaskSpec
 from lra.training.batches import micro_batches
 from lra.training.optimizer import Update, update
@@ -41,17 +41,20 @@ TINY_MODEL = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
-    """Normal, in float64."""
+    """Return normal numbers in float64."""
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def mask_of(lengths: list[int], positions: int) -> Tensor:
-    """[documents, positions], True at the first so many of each."""
+    """Return a mask [documents, positions], True at the first `lengths` positions of each document."""
     return torch.arange(positions) < torch.tensor(lengths)[:, None]
 
 
 def same(actual: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float = 1e-10) -> None:
-    """Values, and the gradients of a weighted sum by `inputs`, to `tolerance` of the largest; none is zeros."""
+    """Compare values, and the gradients of a weighted sum by `inputs`, to `tolerance` of the largest value.
+
+    No gradient counts as one of zeros.
+    """
     weights, outcomes = noise(*actual.shape, seed=9), []
     for y in (actual, expected):
         gradients = torch.autograd.grad((y * weights).sum(), inputs, retain_graph=True, allow_unused=True)
@@ -65,10 +68,7 @@ def same(actual: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: floa
 
 
 def composed(*overrides: str, config: str = "train") -> DictConfig:
-    """The configuration that a command line of these overrides gives, hydra's own part included.
-
-    Each command line is composed once, which takes a tenth of a second.
-    """
+    """Return the configuration of a command line with Hydra's own part. Composing it takes a tenth of a second."""
     return deepcopy(_composed(config, *overrides))
 
 
@@ -77,13 +77,15 @@ def _composed(config: str, *overrides: str) -> DictConfig:
     return compose(config, *overrides)
 
 
-def job_of(settings: Settings, cell: Cell) -> Job:
-    """The run of these settings, as lra-train does it."""
-    return Job(settings=settings, system=assemble(settings), cell=cell, title="test")
+def job_of(*overrides: str) -> Job:
+    """Return the run that lra-train does with these overrides."""
+    cfg = composed(*overrides)
+    settings = settings_of(cfg)
+    return Job(settings=settings, system=assemble(settings), cell=cell_of(cfg, cfg.hydra, []), title="test")
 
 
 def laid_over(*overrides: str) -> DictConfig:
-    """`composed`, where what is chosen is composed once for all single values, which are laid over it."""
+    """Compose the options that are chosen once, and merge single values into a copy: that is faster."""
     values = [override for override in overrides if override.startswith(("attention.", "model.", "train."))]
     cfg = composed(*(override for override in overrides if override not in values))
     cfg.merge_with_dotlist(values)
@@ -97,7 +99,7 @@ def _settings(*overrides: str) -> dict[str, dict[str, Any]]:
 
 
 def settings(*overrides: str) -> dict[str, dict[str, Any]]:
-    """A copy of the plain values from which a mixer, a model and a recipe are built."""
+    """Return the plain values from which a mixer, a model and a recipe are built."""
     return deepcopy(_settings(*overrides))
 
 
@@ -113,7 +115,7 @@ def maker(name: str, *overrides: str) -> Callable[[MixerConfig], Mixer]:
 
 @cache
 def _attention(*overrides: str) -> dict[str, Any]:
-    """A protocol reaches a mixer by its own values alone, which are laid over the rest."""
+    """Return the plain values of a mixer. A protocol changes a mixer only by `protocol`, which is merged."""
     protocols = [override for override in overrides if override.startswith("protocol=")]
     cfg = laid_over(*(override for override in overrides if override not in protocols))
     for protocol in protocols:
@@ -122,7 +124,7 @@ def _attention(*overrides: str) -> dict[str, Any]:
 
 
 def shape(**changes: object) -> MixerConfig:
-    """Dimensions are different primes where they can be."""
+    """Return a configuration of a mixer; its dimensions are different primes where they can be."""
     sizes = {
         "dim": 15,
         "qkv_dim": 15,
@@ -140,7 +142,7 @@ def shape(**changes: object) -> MixerConfig:
 
 
 def mixer_of(name: str, *overrides: str, **changes: object) -> Mixer:
-    """A float64 mixer as `attention=name` configures it, without output projection."""
+    """Return a float64 mixer as `attention=name` configures it, without output projection."""
     return maker(name, *overrides)(shape(**{"out_proj": False, **changes})).double().eval()
 
 
@@ -185,7 +187,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def settings_of(name: str) -> list[list[str]]:
+def options_of(name: str) -> list[list[str]]:
     """Return the overrides of each of SETTINGS of an attention, and none of them for conf/."""
     chosen = SETTINGS.get(name, [])
     lines = chosen if "" in chosen else [*chosen, ""]
@@ -204,8 +206,8 @@ def _asks_the_protocol(name: str) -> bool:
 
 
 def cases() -> list[tuple[str, list[str]]]:
-    """Every attention of conf/, in each of its settings."""
-    return [(name, extra) for name in options("attention") for extra in settings_of(name)]
+    """Return every attention of conf/ in each of its settings."""
+    return [(name, extra) for name in options("attention") for extra in options_of(name)]
 
 
 def case_id(value: str | list[str]) -> str:
@@ -217,7 +219,7 @@ every_setting = pytest.mark.parametrize(
     [
         pytest.param(name, extra, marks=[pytest.mark.slow] if place else [])
         for name in options("attention")
-        for place, extra in enumerate(settings_of(name))
+        for place, extra in enumerate(options_of(name))
     ],
     ids=case_id,
 )
@@ -236,7 +238,7 @@ def model_of(*overrides: str, task: TaskSpec) -> Model:
 
 
 def stub_task(examples: int = 23, **changes: object) -> Task:
-    """Random documents of random lengths with random labels; validation and test are different draws."""
+    """Return a task of random documents of random lengths with random labels; its splits are different draws."""
     known = spec(**changes)
 
     def split(seed: int) -> Split:
@@ -254,58 +256,54 @@ def stub_task(examples: int = 23, **changes: object) -> Task:
 
 
 def recipe_of(*overrides: str, **changes: object) -> Recipe:
-    """The recipe that a command line of these overrides gives, with some of its values changed."""
+    """Return the recipe of a command line, with some values changed."""
     return parsed(Recipe, {**settings(*overrides)["train"], **changes}, "train.")
 
 
 def accumulate(
     model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: str
 ) -> Tensor:
-    """`compute_gradient` in micro-batches of `size` examples."""
+    """Compute the gradient of a step in micro-batches of `size` examples."""
     parts = micro_batches(model, split, examples, size, precision)
     return compute_gradient(model, split, examples, parts, seed=seed, step=step, precision=precision)
 
 
 def train_step(model, optimizer, split, examples, recipe, *, seed: int, step: int, precision: str) -> Update:
-    """Gradient and update, as in the loop."""
+    """Do a step of the training loop."""
     totals = accumulate(model, split, examples, recipe.micro_batch, seed=seed, step=step, precision=precision)
     return update(model, optimizer, totals, recipe, step=step)
 
 
 def train_model(model: Model, task: Task, recipe: Recipe, *, seed: int = 3, **options: Any) -> Trainer:
-    """Train to the end, with nothing written."""
+    """Train to the end without writing a file."""
     trainer = Trainer(model, task, recipe, seed=seed, **{"precision": "fp32", **options})
     trainer.train(StopFlag())
     return trainer
 
 
 def small_recipe(**changes: object) -> Recipe:
-    """Seven steps."""
+    """Return a recipe of seven steps."""
     sizes = {"steps": 7, "batch_size": 8, "micro_batch": 3, "eval_batch": 5, "eval_every": 3, "warmup": 2, "lr": 0.05}
     return recipe_of(**{**sizes, **changes})
 
 
-def spec_of(task: TaskSpec) -> dict[str, object]:
-    return {field.name: getattr(task, field.name) for field in fields(TaskSpec)}
-
-
 def built_under_one_name(builder: TaskBuilder, at: DataConfig) -> Task:
-    """The spec before the data are prepared, those of the built task, and those afterwards are the same."""
-    before = builder.at(at).spec
-    assert not [path for path in at.cache.rglob("manifest.json")]
+    """Build a task. Its spec is the same before, in the built task, and afterwards."""
+    before = asdict(builder.at(at).spec)
+    assert not [*at.cache.rglob("manifest.json")]
     task = builder.build(at)
-    assert spec_of(task) == spec_of(before) == spec_of(builder.at(at).spec)
+    assert {name: getattr(task, name) for name in before} == before == asdict(builder.at(at).spec)
     return task
 
 
 class Commands:
-    """Runs the commands in this process, in an empty folder with a cache of its own."""
+    """Runs commands in this process."""
 
     def __init__(self, capfd: pytest.CaptureFixture) -> None:
         self._capfd = capfd
 
     def __call__(self, main: Callable[[], None], *arguments: str) -> tuple[int, str, str]:
-        """Exit code, standard output and standard error."""
+        """Return exit code, standard output and standard error."""
         self._capfd.readouterr()
         code = performed(main, *arguments)
         out, err = self._capfd.readouterr()
@@ -326,7 +324,7 @@ def performed(main: Callable[[], None], *arguments: str) -> int:
 
 
 def train_in(folder: Path, cache: Path, *arguments: str) -> Path:
-    """Run lra-train in a folder, for fixtures of modules; returns the folder."""
+    """Run lra-train in a folder, for fixtures of a module; returns the folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("LRA_CACHE", str(cache))
@@ -340,17 +338,17 @@ def _task_values(option: str) -> dict[str, Any]:
 
 
 def builder_of(option: str, **changes: object) -> TaskBuilder:
-    """The task of an option in conf/task, with some of its values changed."""
+    """Return the builder of an option in conf/task, with some values changed."""
     return configure.build(deepcopy(_task_values(option)) | changes, "task")()
 
 
 def data_config(cache: Path, data_dir: Path | None = None, workers: int = 1) -> DataConfig:
-    """A cache and a data folder, without a progress bar."""
+    """Return a cache and a data folder, without a progress bar."""
     return DataConfig(cache=cache, data_dir=data_dir, workers=workers)
 
 
 def refuses(builder: TaskBuilder, at: DataConfig, message: str) -> None:
-    """The build ends in one line that matches `message`, and nothing is cached."""
+    """Assert that the build ends in one line that matches `message`, and that nothing is cached."""
     with pytest.raises(UserError, match=message) as error:
         builder.build(at)
     assert "\n" not in str(error.value)
@@ -358,7 +356,7 @@ def refuses(builder: TaskBuilder, at: DataConfig, message: str) -> None:
 
 
 def examples_of(split: Split) -> list[tuple[list[int], int]]:
-    """Token ids and label of each example."""
+    """Return token ids and label of each example."""
     return [(split.document(row).tolist(), int(split.labels[row])) for row in range(len(split))]
 
 
@@ -367,7 +365,7 @@ def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def saved_bytes(name: str, extra: list[str], length: int) -> int:
-    """Bytes that a training step keeps for the backward pass, without the weights."""
+    """Return the bytes that a training step keeps for its backward pass, without the weights."""
     mixer = mixer_of(name, *extra, max_positions=length, dropout=0.1).float().train()
     set_keys(mixer, seed=1, step=0, rows=range(1))
     kept: dict[int, Tensor] = {}  # by storage: views of one tensor count once
@@ -384,7 +382,7 @@ def saved_bytes(name: str, extra: list[str], length: int) -> int:
 
 
 def strip_times(value: object) -> object:
-    """A record without what depends on the clock or the machine's memory."""
+    """Return a record without the entries that depend on the clock or on memory."""
     if isinstance(value, dict):
         gone = {"seconds", "train_seconds", "tokens_per_second", "peak_memory_bytes", "started", "finished", METRICS}
         return {key: strip_times(item) for key, item in value.items() if key not in gone}

@@ -13,18 +13,16 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 from forked import TINY, exit_code, fork, inject
-from support import composed, job_of, strip_times
+from support import job_of, strip_times
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from lra.config.cell import cell_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import record
 from lra.records.names import CONFIG, METRICS
 from lra.runs.loggers import grouped
 from lra.runs.run import run
-from lra.runs.settings import settings_of
 
 FOLDER = Path("runs/listops/paper/simple/simple/seed1")
 SHOWN = {
@@ -42,9 +40,8 @@ KEY = "canary" * 7
 
 def perform(*overrides: str) -> str:
     """Do a run in this process; returns its outcome, or the exit code of a pause."""
-    cfg = composed(*TINY, *overrides)
     try:
-        return run(job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, [])))
+        return run(job_of(*TINY, *overrides))
     except Paused as pause:
         return str(pause.code)
 

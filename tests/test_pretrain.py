@@ -13,7 +13,6 @@ from support import TINY_MODEL, Commands, accumulate, composed, job_of, model_of
 from torch.nn.functional import cross_entropy
 
 from lra.cli import train
-from lra.config.cell import cell_of
 from lra.core import files
 from lra.core.errors import UserError
 from lra.core.signals import StopFlag
@@ -192,8 +191,7 @@ def test_pretraining_reads_no_label_and_no_other_split(
     process that seems to compute the same weights."""
     made = []
     for name in ("clean", "poisoned"):
-        cfg = composed(*SMALL, "protocol=strict", "pretrain=masked", f"cache={cache}")
-        job = job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, []))
+        job = job_of(*SMALL, "protocol=strict", "pretrain=masked", f"cache={cache}")
         task = job.system.builder.build(DataConfig.of(job.settings))
         if name == "poisoned":
             poison = replace(task.test, tokens=np.ones_like(task.test.tokens), labels=task.test.labels[::-1])
