@@ -1,14 +1,17 @@
 """The console commands, and the page that `lra` prints."""
 
 import io
+import os
 import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 
-from lra.core.errors import CONFIG_ERROR, did_you_mean, printable
+from lra.core.errors import CONFIG_ERROR, FAILED, INTERRUPTED, did_you_mean, printable
 from lra.core.paths import USER_OPTIONS, __version__, conf_dir
 
 COMMANDS = {
@@ -33,9 +36,25 @@ START = {
 }
 
 
+@contextmanager
+def robust_output() -> Iterator[None]:
+    """Context manager that escapes characters which stdout cannot encode, and ends quietly if its reader has left."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    except BrokenPipeError:  # `lra | head -3`
+        raise SystemExit(FAILED) from None
+    finally:
+        try:
+            print(end="", flush=True)
+        except BrokenPipeError:  # the flush at the end of Python would fail again and print a traceback
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+@robust_output()
 def main() -> None:
     """Run one command, as in `lra train` or `python -m lra train`, or list everything that can be chosen."""
-    _prepare_output()
     words = {name.removeprefix("lra-"): name for name in COMMANDS}
     word = sys.argv[1] if sys.argv[1:] else "--help"
     if word in words:
@@ -50,22 +69,16 @@ def main() -> None:
         raise SystemExit(CONFIG_ERROR)
 
 
+@robust_output()
 def start(name: str) -> None:
-    """Import a command and run it."""
+    """Import a command and run it; Ctrl-C ends it with one line."""
     if sys.platform == "win32":
         sys.exit(f"{name}: error: lra runs on Linux and macOS; on Windows it runs in WSL")
-    from lra.core.signals import interruptible  # of signals that Windows lacks
-
-    _prepare_output()
-    with interruptible(name):
-        command = import_module(COMMANDS[name][0]).main
-    command()
-
-
-def _prepare_output() -> None:
-    """Escape characters that the encoding of standard output lacks."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        import_module(COMMANDS[name][0]).main()
+    except KeyboardInterrupt:
+        print(f"\n{name}: interrupted; rerun the command to resume", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
 
 
 def contents(commands: dict[str, str], every: bool = False) -> str:

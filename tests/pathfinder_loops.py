@@ -1,7 +1,6 @@
 """Pathfinder one image after the other, in floating point and on whole images: the reference for the drawn blocks.
 
-It follows the description of the public generator. Pillow draws and reduces the lines, SciPy dilates them. DeadEnd is
-raised where the generator's `initialize`, `extend` and so on fail.
+Pillow draws and reduces the lines, SciPy dilates them. DeadEnd is raised where a snake cannot begin or go on.
 """
 
 import math
@@ -38,8 +37,14 @@ class Picture:
     path: float
 
 
+def pace(angle: float, distance: int) -> tuple[float, float]:
+    """Sines of 30 bits, where sin(pi) is 0 and cos(pi / 3) is 1/2."""
+    return tuple(distance * round(value * 2**30) / 2**30 for value in (math.sin(angle), math.cos(angle)))
+
+
 def walk(place: Point, angle: float, distance: int) -> Point:
-    return math.ceil(place[0] + distance * math.sin(angle)), math.ceil(place[1] + distance * math.cos(angle))
+    down, right = pace(angle, distance)
+    return math.ceil(place[0] + down), math.ceil(place[1] + right)
 
 
 def reverse(angle: float) -> float:
@@ -61,8 +66,8 @@ def small(image: np.ndarray, side: int) -> np.ndarray:
 
 
 def scaled(image: np.ndarray) -> np.ndarray:
-    """Grey values of an image from 0 to its largest value, as SciPy's `imsave` rounded them."""
-    return (image * (255 / image.max()) + 0.5).astype(np.uint8)
+    """Grey values of an image of whole numbers from 0 to its largest value; halves are rounded up."""
+    return ((2 * 255 * image + image.max()) // (2 * image.max())).astype(np.uint8)
 
 
 class Loops:
@@ -88,7 +93,8 @@ class Loops:
         if angle not in self.known:
             middle = 2 * self.reach
             image = Image.new("L", (2 * middle + 1,) * 2)
-            end = walk((middle, middle), angle, 2 * self.length)
+            # In floating point, where 120 degrees end one pixel further, as in the public generator.
+            end = [math.ceil(middle + 2 * self.length * part(angle)) for part in (math.sin, math.cos)]
             width = round(2 * self.design.paddle_thickness)
             ImageDraw.Draw(image).line([(middle, middle), end[::-1]], fill=255, width=width)
             thin = np.asarray(image)
@@ -102,32 +108,37 @@ class Loops:
         _, mask = self.paddle((most + 1, most + 1), angle, 2 * most + 1)
         return [(int(y) - most, int(x) - most) for y, x in np.argwhere(mask == 1)]
 
-    def data_config(self, mask: np.ndarray, angle: float) -> Point:
-        """A free place at random; there is none where one pixel of the window would look at nothing of it."""
+    def place(self, mask: np.ndarray, angle: float) -> Point:
+        """A random place where a snake can begin: its first paddle is free and ends, as its pivot, in the window."""
         most, side = self.length + self.margin, self.side
-        wide = np.pad(mask, most, constant_values=-1)
-        looked = [wide[most + y : most + y + side, most + x : most + x + side] for y, x in self.seen(angle)]
-        largest = np.max(looked, axis=0)
-        free = np.argwhere(largest <= 0.3)
-        if largest.min() < 0 or not len(free):
+        wide = np.pad(mask, most)
+        free = (np.max([wide[most + y :, most + x :][:side, :side] for y, x in self.seen(angle)], axis=0)) <= 0.3
+        places = [tuple(place) for place in np.argwhere(free).tolist() if self.fits(tuple(place), angle)]
+        if not places:
             raise DeadEnd
-        y, x = self.draws.choice(free.tolist())
-        return y, x
+        return self.draws.choice(places)
+
+    def pivot(self, place: Point, angle: float) -> Point:
+        return walk(walk(place, angle, self.length), reverse(angle), self.length + self.margin)
+
+    def fits(self, place: Point, angle: float) -> bool:
+        ends = walk(place, angle, self.length), self.pivot(place, angle)
+        return all(0 <= cell < self.side for end in ends for cell in end)
 
     def begin(self, place: Point, angle: float) -> Snake:
-        pivot = walk(walk(place, angle, self.length), reverse(angle), self.length + self.margin)
+        if not self.fits(place, angle):
+            raise DeadEnd
         line, mask = self.paddle(place, angle, self.side)
-        return Snake(place, pivot, angle, line, mask, place)
+        return Snake(place, self.pivot(place, angle), angle, line, mask, place)
 
     def second(self, first: Point, around: float) -> Point:
         """Where the second snake begins."""
-        distance = self.design.seed_distance
-        return round(first[0] + distance * math.sin(around)), round(first[1] + distance * math.cos(around))
+        down, right = pace(around, self.design.seed_distance)
+        return round(first[0] + down), round(first[1] + right)
 
     def lit(self, line: np.ndarray, contrast: int) -> np.ndarray:
-        """A line with a contrast in percent, in float32."""
-        assert line.dtype == np.float32
-        return (line * np.float32(contrast / 100)).astype(np.float64)
+        """A line with a contrast in percent."""
+        return np.rint(255 * line).astype(np.int64) * contrast
 
     def extend(self, snake: Snake, mask: np.ndarray) -> float:
         """Another paddle, the mask with the one before; how far it begins from that."""
@@ -162,17 +173,18 @@ class Loops:
         design = self.design
         mask = np.ones((self.side, self.side))
         mask[design.padding : -design.padding, design.padding : -design.padding] = 0
-        middle, edge = np.ones_like(mask), 2 * design.seed_distance
-        middle[edge : self.side - edge, edge : self.side - edge] = 0
+        edge = 2 * design.seed_distance
         angles = [radians(self.draws.randrange(-180, 180)) for _ in range(2)]
-        first = self.place(middle, angles[0])
+        first = tuple(self.draws.randrange(edge, self.side - edge) for _ in range(2))
         second = self.second(first, radians(self.draws.randrange(360)))
         snakes = [self.begin(place, angle) for place, angle in zip((first, second), angles, strict=True)]
+        if (np.maximum(mask, snakes[0].last) + snakes[1].last).max() >= 1.8:
+            raise DeadEnd
         paths = [0.0, 0.0]
         for _ in range(design.contour_length - 1):
             for number, snake in enumerate(snakes):
                 paths[number] += self.extend(snake, mask)
-        return snakes, paths, np.maximum(mask, snakes[1].last)
+        return snakes, paths, np.max([mask, *(snake.last for snake in snakes)], axis=0)
 
     def distractor(self, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The line of a short snake and the mask with it."""
@@ -186,7 +198,7 @@ class Loops:
     def marker(self, place: Point) -> np.ndarray:
         axis = np.arange(2 * self.side)
         far = (axis[:, None] - 2 * place[0]) ** 2 + (axis - 2 * place[1]) ** 2
-        return small(np.uint8(255) * (far <= (2 * self.design.marker_radius) ** 2), self.side)
+        return self.lit(small(np.uint8(255) * (far <= (2 * self.design.marker_radius) ** 2), self.side), 100)
 
     def picture(self) -> Picture:
         design = self.design

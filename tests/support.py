@@ -81,7 +81,7 @@ def job_of(*overrides: str) -> Job:
     """Return the run that lra-train does with these overrides."""
     cfg = composed(*overrides)
     settings = settings_of(cfg)
-    return Job(settings=settings, system=assemble(settings), cell=cell_of(cfg, cfg.hydra, []), title="test")
+    return Job(settings=settings, components=assemble(settings), cell=cell_of(cfg, cfg.hydra, []), title="test")
 
 
 def laid_over(*overrides: str) -> DictConfig:

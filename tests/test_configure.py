@@ -183,6 +183,16 @@ def test_help_needs_no_torch_and_any_encoding_will_do() -> None:
     assert (page.returncode, page.stderr) == (0, b"")
 
 
+def test_a_reader_that_leaves_ends_a_command_quietly() -> None:
+    """`lra-train --help | head -3`."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "lra", "train", "--help"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 @pytest.mark.parametrize("group", ["variant", "init", "pretrain", "case", "size", "experiment"])
 def test_every_option_composes(group: str) -> None:
     """Tasks, attentions, systems and protocols are composed in other tests."""

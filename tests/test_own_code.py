@@ -62,6 +62,19 @@ def test_sources_are_those_that_a_module_imports(tmp_path: Path, monkeypatch: py
     assert fingerprints("lra.mixers.Mixer", "torch.nn.Linear", "json", "nowhere.Class") == {}
 
 
+def test_only_code_changes_the_fingerprint_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = {
+        "plain": "def twice(x):\n    return 2 * x\n",
+        "documented": '"""A module."""\n\n\ndef twice(x):\n    """Double x."""\n    return 2 * x  # exact\n',
+        "changed": "def twice(x):\n    return 3 * x\n",
+    }
+    for name, text in sources.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    plain, documented, changed = (fingerprints(name)[f"{name}.py"] for name in sources)
+    assert plain == documented != changed
+
+
 def test_an_edited_attention_is_refused_with_its_file(cli: Commands) -> None:
     """After the end of a run, between two seeds, and during a pause."""
     scaffold(cli, "attention", "mine")

@@ -1,5 +1,4 @@
-"""Pathfinder: sprites of a plain reference, rounding as in the public generator, bytes that depend on the seed alone,
-and the distribution of a plain reference."""
+"""Pathfinder: sprites and distribution of a plain reference, and bytes that depend on the seed alone."""
 
 import hashlib
 from dataclasses import replace
@@ -18,6 +17,7 @@ from lra.tasks import _pathfinder_board as boards
 from lra.tasks import _pathfinder_snakes as snakes
 from lra.tasks._pathfinder_board import Snakes
 from lra.tasks._pathfinder_snakes import Design, Images
+from lra.tasks._pathfinder_sprites import Paddles, paddles
 
 NAMES = {"pathfinder": "pathfinder", "pathfinder_64": "pathfinder 64", "pathx": "pathx", "pathx_256": "pathx 256"}
 
@@ -32,7 +32,7 @@ SMALL = {"window": 17, "seed_distance": 3, "contour_length": 3, "distractors": 2
 @cache
 def easy() -> Design:
     """Small pictures of short snakes."""
-    return design_of(**SMALL, fixed_generator=True)
+    return design_of(**SMALL)
 
 
 @cache
@@ -43,87 +43,55 @@ def drawn() -> Images:
 # ---------------------------------------------------------------- paddles
 
 
+def style_of(option: str) -> Paddles:
+    """The paddles of a task with its largest margin."""
+    design = design_of(option)
+    sizes = design.paddle_length, design.paddle_thickness, design.paddle_margins[-1]
+    return paddles(*sizes, design.continuity, design.seed_distance)
+
+
 def test_paddles_are_those_of_the_loops() -> None:
     """In every direction, also where floating point rounds 120 degrees up; and the pixels that a first one checks."""
-    generator = loops.Loops(design_of(), 1, seed=1)
-    style = generator.design.paddles(1)
-    assert style.usable.sum() == 30
+    generator, style = loops.Loops(design_of(), 1, seed=1), style_of("pathfinder")
     for turn in range(0, 360, 4):
         line, mask = generator.paddle((4, 4), loops.radians(turn - 180), 9)
         assert (style.line[turn] == np.rint(255 * line)).all() and (style.mask[turn] == np.rint(255 * mask)).all(), turn
         assert set(map(tuple, style.seen[turn].tolist())) == set(generator.seen(loops.radians(turn - 180))), turn
 
 
-def test_walks_end_where_those_of_the_loops_do() -> None:
-    """Also at the upper and the left edge, where floating point carries them a pixel further; mended ones do not."""
-    style, mended = design_of().paddles(1), design_of(fixed_generator=True).paddles(1)
+@pytest.mark.parametrize("option", ["pathfinder", "pathfinder_64", "pathx"])
+def test_snakes_walk_as_those_of_the_loops_do(option: str) -> None:
+    """In all directions; a second snake that would begin between two pixels begins at the even one."""
+    style, generator = style_of(option), loops.Loops(design_of(option), design_of(option).paddle_margins[-1], seed=1)
     further = np.arctan2(style.points[:, 0], style.points[:, 1]).tolist()
-    angles = [loops.radians(degrees) for degrees in range(-180, 180)] + further
-    places = np.stack([np.arange(32)] * 2, axis=1)
-    for turn, angle in enumerate(angles):
-        turns = np.full(32, turn)
-        paces = {"ahead": [(angle, 4)]}
-        if turn < 360:
-            paces |= {"head": [(angle, 2)], "first": [(angle, 2), (loops.reverse(angle), 3)]}
-        for name, legs in paces.items():
-            for start, end in zip(places, style.walked(getattr(style, name), turns, places), strict=True):
-                walked = tuple(start.tolist())
-                for way, distance in legs:
-                    walked = loops.walk(walked, way, distance)
-                assert walked == tuple(end.tolist()), (name, turn, start)
-        straight = mended.walked(mended.ahead, turns, places) - places
-        assert (straight == straight[0]).all()
-    down = np.array([90 + 180] * 3)
-    assert style.walked(style.ahead, down, np.array([[9, 0], [9, 3], [9, 9]])).tolist() == [[13, 1], [13, 4], [13, 9]]
-
-
-# ---------------------------------------------------------------- greys and places in floating point
-
-CONTRASTS = {"pathfinder": (150, 200), "pathx": (90, 90)}
-
-
-@pytest.mark.parametrize(
-    ("value", "contrast", "brightest", "grey"),
-    [
-        (186, 150, 200, 139),  # 186 * 1.5 / 2 = 139.5
-        (222, 150, 200, 166),  # 222 * 1.5 / 2 = 166.5
-        (225, 90, 100, 202),  # 225 * 0.9 = 202.5
-        (187, 150, 200, 140),  # 140.25: no half, so exact numbers give the same
-        (225, 100, 200, 113),  # 112.5 of a marker or of a line of contrast 1, which float32 does not move
-    ],
-)
-def test_halves_are_rounded_down_as_in_the_generator(value: int, contrast: int, brightest: int, grey: int) -> None:
-    """Computed by hand: the product of two float32 numbers is rounded, here to a number below the half."""
-    exact_grey = (2 * value * contrast + brightest) // (2 * brightest)
-    for exact, expected in ((False, grey), (True, exact_grey)):
-        canvas = np.zeros((1, 2, 3), dtype=np.float32)
-        canvas[0, 0, 1] = boards.lit(np.array(value, dtype=np.uint8), contrast, exact=exact)
-        canvas[0, 1, 2] = boards.lit(np.array(255, dtype=np.uint8), brightest, exact=exact)
-        assert boards._greys(canvas, exact=exact).tolist() == [[[0, expected, 0], [0, 0, 255]]]
-    half = (2 * value * contrast) % (2 * brightest) == brightest
-    assert exact_grey - grey == (half and contrast != 100)
+    angles = [loops.radians(degrees) for degrees in range(-180, 180)]
+    step = generator.length + 2 * generator.margin
+    assert style.ahead.tolist() == [list(loops.walk((0, 0), angle, step)) for angle in angles + further]
+    assert style.head.tolist() == [list(loops.walk((0, 0), angle, generator.length)) for angle in angles]
+    assert style.first.tolist() == [list(generator.pivot((0, 0), angle)) for angle in angles]
+    for place in (12, 13):
+        seconds = [list(generator.second((place, place), angle)) for angle in angles]
+        assert np.rint(place + style.second).tolist() == seconds
 
 
 def test_lines_are_as_bright_as_those_of_the_loops() -> None:
     """All directions at once, each snake a picture, with a paddle of a distractor and a marker."""
-    for option, contrasts in CONTRASTS.items():
-        design = design_of(option)
-        assert design.contrasts == contrasts
-        margin = design.paddle_margins[-1]
-        style, reference = design.paddles(margin), loops.Loops(design, margin, seed=1)
+    for option, short_contrast in (("pathfinder", 200), ("pathx", 90)):
+        design = design_of(option, distractor_contrast=short_contrast)
+        style, reference = style_of(option), loops.Loops(design, design.paddle_margins[-1], seed=1)
         degrees = np.arange(0, 360, 7)
         n, rim, side = len(degrees), style.rim, design.window
         spot, short, end = (11, 13), (19, 7), (side - 3, side - 5)
         canvas = np.zeros((n, side + 2 * rim, side + 2 * rim), dtype=np.float32)
-        for where, contrast in ((spot, contrasts[0]), (short, contrasts[1])):
+        for where, contrast in ((spot, design.contrast), (short, short_contrast)):
             snake = Snakes(np.full((n, 1, 2), where), degrees[:, None], np.zeros((n, 2)))
-            boards.paint(canvas, rim, boards.lit(style.line, contrast, exact=False), snake, np.arange(n))
+            boards.paint(canvas, rim, boards.lit(style.line, contrast), snake, np.arange(n))
         inside = canvas[:, rim:-rim, rim:-rim]
-        pixels = boards.marked(inside, np.full((n, 2, 2), end), design.marker_radius, exact=False)
+        pixels = boards.marked(inside, np.full((n, 2, 2), end), design.marker_radius)
         for picture, turn in zip(pixels, degrees.tolist(), strict=True):
             angle = loops.radians(turn - 180)
-            long = reference.lit(reference.paddle(spot, angle, side)[0], contrasts[0])
-            faint = reference.lit(reference.paddle(short, angle, side)[0], contrasts[1])
+            long = reference.lit(reference.paddle(spot, angle, side)[0], design.contrast)
+            faint = reference.lit(reference.paddle(short, angle, side)[0], short_contrast)
             expected = loops.scaled(np.maximum(np.maximum(long, faint), reference.marker(end)))
             assert (picture == expected).all(), (option, turn)
 
@@ -131,28 +99,12 @@ def test_lines_are_as_bright_as_those_of_the_loops() -> None:
 @pytest.mark.parametrize("where", [(0, 3), (16, 30), (31, 31)])
 def test_markers_are_those_of_the_loops(where: tuple[int, int]) -> None:
     design = design_of()
-    expected = loops.Loops(design, 1, seed=1).marker(where) / 2
-    expected[5, 11] = 1
-    for exact in (False, True):
-        canvas = np.zeros((1, 32, 32), dtype=np.float32)
-        canvas[0, 5, 11] = 200 * 255 if exact else 2  # the brightest pixel: a marker has half of it
-        marked = boards.marked(canvas, np.array([[where, where]]), design.marker_radius, exact=exact)[0]
-        assert (marked == loops.scaled(expected.astype(np.float64))).all()
-
-
-@pytest.mark.parametrize(("option", "others"), [("pathfinder", 54), ("pathfinder_64", 0), ("pathx", 0)])
-def test_second_snakes_begin_where_those_of_the_loops_do(option: str, others: int) -> None:
-    """Also where 7 sin 30 is no half in floating point; exact ones differ there, in `others` rows and columns of 32."""
-    design = design_of(option)
-    reference = loops.Loops(design, design.paddle_margins[0], seed=1)
-    style, mended = (design_of(option, fixed_generator=on).paddles(design.paddle_margins[0]) for on in (False, True))
-    places = np.stack([np.arange(32)] * 2, axis=1)
-    turns = np.repeat(np.arange(360)[:, None], 32, axis=1)
-    ends, exact = (which.walked(which.second, turns, places) for which in (style, mended))
-    for turn, points in enumerate(ends):
-        around = loops.radians((turn + 180) % 360)
-        assert points.tolist() == [list(reference.second((place, place), around)) for place in range(32)], turn
-    assert (ends != exact).sum() == others
+    brightest = 200 * 255  # a marker has half of it
+    canvas = np.zeros((1, 32, 32), dtype=np.float32)
+    expected = loops.Loops(design, 1, seed=1).marker(where)
+    canvas[0, 5, 11] = expected[5, 11] = brightest
+    marked = boards.marked(canvas, np.array([[where, where]]), design.marker_radius)[0]
+    assert (marked == loops.scaled(expected)).all()
 
 
 # ---------------------------------------------------------------- blocks
@@ -189,18 +141,18 @@ SIZES = {"train_size": 307, "val_size": 101, "test_size": 103}
 
 
 @pytest.mark.parametrize("option", NAMES)
-def test_the_settings_of_lra_have_the_published_names(option: str) -> None:
-    assert builder_of(option).spec.name == NAMES[option]
+def test_names_list_differences_from_lra(option: str) -> None:
+    """`mended` says that the generator is not the public one; published numbers are for `pathfinder_files`."""
+    contrast = {"distractor_contrast": 200} if option == "pathfinder" else {}
+    assert builder_of(option, **contrast).spec.name == f"{NAMES[option]} (mended)"
     assert builder_of(option).spec.max_len == builder_of(option).design.window ** 2
-    changed = builder_of(option, fixed_generator=True, contour_length=9, test_size=10_000)
+    changed = builder_of(option, **contrast, contour_length=9, test_size=10_000)
     assert changed.spec.name == f"{NAMES[option]} (mended, contour length 9, 160000/20000/10000 examples)"
 
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
-    return builder_of("pathfinder", **SMALL, **SIZES, fixed_generator=True).build(
-        data_config(tmp_path_factory.mktemp("cache"))
-    )
+    return builder_of("pathfinder", **SMALL, **SIZES).build(data_config(tmp_path_factory.mktemp("cache")))
 
 
 def test_a_prepared_task_holds_the_blocks_in_order_as_bytes(task: Task) -> None:
@@ -220,11 +172,11 @@ def test_a_prepared_task_holds_the_blocks_in_order_as_bytes(task: Task) -> None:
 
 def test_groups_and_guesses_say_what_is_known(task: Task) -> None:
     known = task.test.attributes.reshape(-1, 3)
-    groups = builder_of("pathfinder", **SMALL, **SIZES, fixed_generator=True).groups(task.test)
+    groups = builder_of("pathfinder", **SMALL, **SIZES).groups(task.test)
     assert set(groups) == {"marker distance", "distractors placed", "path length", "length", "class"}
     for value, rows in groups["distractors placed"].items():
         assert set(known[rows, 1]) == {int(value)}
-    guesses = builder_of("pathfinder", **SMALL, **SIZES, fixed_generator=True).baseline_predictions(task)
+    guesses = builder_of("pathfinder", **SMALL, **SIZES).baseline_predictions(task)
     for row, guess in enumerate(guesses[:11]):
         near = task.train.labels[task.train.attributes.reshape(-1, 3)[:, 0] == known[row, 0]]
         assert guess == (2 * near.sum() > len(near)), row

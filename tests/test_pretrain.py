@@ -192,16 +192,16 @@ def test_pretraining_reads_no_label_and_no_other_split(
     made = []
     for name in ("clean", "poisoned"):
         job = job_of(*SMALL, "protocol=strict", "pretrain=masked", f"cache={cache}")
-        task = job.system.builder.build(DataConfig.of(job.settings))
+        task = job.components.builder.build(DataConfig.of(job.settings))
         if name == "poisoned":
             poison = replace(task.test, tokens=np.ones_like(task.test.tokens), labels=task.test.labels[::-1])
             train = replace(task.train, labels=np.zeros_like(task.train.labels))
             task = replace(task, train=train, val=poison, test=poison)
             monkeypatch.setattr(files, "holder", lambda _: "another process")
-        phase = job.system.pretraining
+        phase = job.components.pretraining
         elsewhere = replace(phase, settings=replace(phase.settings, out=str(tmp_path / name)))
-        job = replace(job, system=replace(job.system, pretraining=elsewhere))
-        model = draw_model(job.system, task, 1)
+        job = replace(job, components=replace(job.components, pretraining=elsewhere))
+        model = draw_model(job.components, task, 1)
         pretrain(job, elsewhere, trainer_of(job, task, model, "cpu"), "cpu", StopFlag())
         [weights] = (tmp_path / name).rglob("weights.safetensors")
         made.append(weights.read_bytes())

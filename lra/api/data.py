@@ -51,6 +51,7 @@ class Data:
         """
         tokenizer = self._task.folder / TOKENIZER
         ids = [np.asarray(values) for key, values in row.items() if key.startswith("tokens")]
+        # Without padding, which the builder cannot decode.
         documents = [self._builder.decode(document[document != self.spec.pad_id], tokenizer) for document in ids]
         return documents[0] if len(documents) == 1 else documents
 

@@ -80,7 +80,7 @@ class AttentionLayer(nn.Module):
 
     def _draw(self, documents: int) -> None:
         """Seed the noise of this call."""
-        seed = int(torch.randint(2**62, ()))  # the only draw from torch's generator
+        seed = int(torch.randint(2**62, ()))  # the only draw from torch's generator, so that manual_seed repeats it
         set_keys(self.mixer, seed=seed, step=0, rows=range(documents))
         if self.mixer.redraw_every is None:
             return
@@ -89,7 +89,7 @@ class AttentionLayer(nn.Module):
             is_due = self._calls % self.mixer.redraw_every == 0
             self._features[seed] = seed if is_due else next(reversed(self._features.values()))
             self._calls += 1
-            if len(self._features) > REPEATABLE:
+            if len(self._features) > REPEATABLE:  # dicts keep insertion order: the oldest goes
                 del self._features[next(iter(self._features))]
         self.mixer.redraw(self._features[seed], 0)
 
@@ -180,6 +180,7 @@ def check(attention: str | AttentionLayer | Callable[[MixerConfig], Mixer], *ove
     Raises:
         UserError: the mixer cannot be built.
     """
+    # A layer or a class brings its own options; the configuration then gives sizes and lengths only.
     chosen = f"attention={attention}" if isinstance(attention, str) else "variant=transformer"
     with composed_command("check", (chosen, *overrides)) as config:
         settings = configure.part(CheckSettings, config)

@@ -59,6 +59,7 @@ class TrainedModel:
         configure.refuse_untrusted(config, packages)
         self._builder: TaskBuilder = configure.build(config["task"], "task", kind=TaskBuilder)()
         self.module = architecture(config["attention"], parsed(Architecture, config["model"], "model."))(self._spec)
+        # After the build, which imports the user's modules: the code that will compute is the one to compare.
         for file, sha256 in code.fingerprints(*code.targets(config)).items():
             if config.get("code", {}).get(file) != sha256:
                 raise UserError(f"{folder}: the code in {file} has changed since the run; restore it, or train again")

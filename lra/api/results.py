@@ -45,7 +45,7 @@ class Results:
             if "phase" not in line
         ]
         frame = self._named(pd.DataFrame(lines, columns=None if lines else ["index", "step", "val_loss"]))
-        return frame.assign(val_perplexity=np.exp(frame.val_loss.astype(float).clip(upper=700)))
+        return frame.assign(val_perplexity=np.exp(frame.val_loss.astype(float).clip(upper=700)))  # exp(710) overflows
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
@@ -127,7 +127,7 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
         raise UserError(
             f"{first.system.iloc[0]} on {here} and {other.system.iloc[0]} on {there}: expected one task and protocol"
         )
-    if not first[CELL].iloc[0].equals(other[CELL].iloc[0]):
+    if not first[CELL].iloc[0].equals(other[CELL].iloc[0]):  # one cell of two folders has its seeds twice
         refuse_hidden_differences(pd.concat([first, other]))
     runs = present(first)
     lower = bool(runs) and runs[0].record.metric == "perplexity"

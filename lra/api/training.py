@@ -20,7 +20,6 @@ from lra.core.signals import Paused
 from lra.records.names import ERRORS
 from lra.records.record import RunRecord
 from lra.runs.build import Job, assemble, run_folder
-from lra.runs.loggers import loggers_of
 from lra.runs.run_folder import NO_RECORD, RunFolder, Status
 from lra.runs.settings import Settings, settings_of
 
@@ -29,11 +28,11 @@ _ONE_AT_A_TIME = threading.RLock()  # Hydra and PyTorch keep settings of the who
 
 @dataclass(frozen=True)
 class Configuration:
-    """The checked configuration of a run.
+    """The checked configuration of a run that has not started.
 
     Attributes:
-        overrides: its command line.
-        settings: all values.
+        overrides: command line of the run.
+        settings: values of all keys.
         folder: folder of the run.
     """
 
@@ -102,9 +101,8 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
         for key in ("describe", "rerun", "also", "sweep_minutes"):
             if value := getattr(settings, key):
                 raise UserError(f"{key}={value}: lra.train does one run and returns it; leave {key} out")
-        loggers_of(settings)
-        job = Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
-        from lra.runs.run import run as run_in_folder  # imports torch, as building the job did
+        job = Job(settings=settings, components=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
+        from lra.runs.run import run as run_in_folder  # here, because it imports torch, which takes seconds
 
         try:
             status = run_in_folder(job)
@@ -118,8 +116,8 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
 
 
 def _run_of(config: DictConfig) -> tuple[Settings, Cell]:
-    """Return settings and cell of one run. Raises UserError if the overrides of a sweep do not name one."""
-    cell, settings = rates.applied(config, config.hydra), settings_of(config)
+    """Return settings and cell of a run. Raises UserError if the overrides name a sweep but no single run of it."""
+    cell, settings = rates.apply(config, config.hydra), settings_of(config)
     if swept := open_keys(config):
         keys = ", ".join(f"{key}=..." for key in swept)
         raise UserError(f"experiment={config.hydra.runtime.choices.experiment}: a sweep; for one run of it add {keys}")
@@ -128,9 +126,12 @@ def _run_of(config: DictConfig) -> tuple[Settings, Cell]:
 
 @contextmanager
 def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
-    """Compose the configuration of a command with Hydra's own part, which is also set in Hydra's global state.
+    """Context manager that composes the configuration of a command, including Hydra's node.
 
-    That state is restored afterwards. Raises UserError.
+    Inside it Hydra's global state is that of the command; earlier state is restored at the end.
+
+    Raises:
+        UserError: a mistake in the overrides, or one that the body raises.
     """
     for override in overrides:
         if not isinstance(override, str):

@@ -27,7 +27,7 @@ ALLOCATION, MEASURED = "[memory]", "measured step"  # names of events in a profi
 
 def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> Iterator[Record]:
     """Yield the measurements of each subject at each length; ratios are to the first subject, round by round."""
-    for length in [None] if settings.what == "step" else settings.lengths:
+    for length in [None] if settings.what == "step" else settings.lengths:  # a step has the lengths of its task
         say(f"{', '.join(subject.title for subject in subjects)}{f', length {length}' if length else ''}")
         make = layer_step if settings.what == "layer" else model_step
         made = [make(subject, length, device) for subject in subjects]  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def product_rates(tokens: int, width: int, hidden: int, rounds: int) -> Record:
     if not products.lacks():
         steps["fp32 onednn"] = timed("onednn", torch.float32)
     seconds = seconds_in_turns(steps, rounds)
-    operations = 3 * 2 * tokens * width * hidden
+    operations = 3 * 2 * tokens * width * hidden  # three products of one multiplication and one addition a term
     rates = {name: operations / median(values) / 1e9 for name, values in seconds.items()}
     return {"sizes": [tokens, width, hidden], "gflops": rates}
 
@@ -191,6 +191,6 @@ def figure(results: list[Record]) -> bytes:
         panel.set(xscale="log", yscale="log", xlabel="length", ylabel=name)
     panels[0].legend(fontsize=6)
     image = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "lra"}):
+    with matplotlib.rc_context({"svg.hashsalt": "lra"}):  # the same bytes each time
         drawing.savefig(image, format="svg", metadata={"Date": None})
     return image.getvalue()

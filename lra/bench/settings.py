@@ -34,6 +34,7 @@ class BenchSettings:
     cache: str
     data_dir: str | None
     workers: PositiveInt | None
+    logger: ClassVar[dict[str, Any]] = {}
     init: ClassVar[None] = None  # weights are drawn
     start: ClassVar[None] = None
     pretrain: ClassVar[None] = None  # nothing is trained before

@@ -36,6 +36,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x [B, N, D], mask [B, N], True at real tokens -> [B, N, D]."""
+        # [B, N, D] -> [B, H, N, Dh]
         q, k, v = (f(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
         return self.out(self.attend(q, k, v, mask).transpose(1, 2).flatten(2))  # type: ignore[operator]
 
@@ -55,7 +56,7 @@ class Softmax(Attention):
     """softmax(Q K^T * scale) V, with explicit weights."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        scores = q @ k.transpose(2, 3) * self.scale
+        scores = q @ k.transpose(2, 3) * self.scale  # [B, H, N, N]
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
         return self.dropout(scores.softmax(dim=-1)) @ v
@@ -116,8 +117,8 @@ class Straightforward(nn.Module):
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, mask)
-        pooled = self.final_norm(x)[:, 0]
-        return self.head(pooled.reshape(-1, self.documents * pooled.shape[-1]))
+        pooled = self.final_norm(x)[:, 0]  # [B * P, D], at the CLS token
+        return self.head(pooled.reshape(-1, self.documents * pooled.shape[-1]))  # [B, P * D] -> [B, classes]
 
 
 def straightforward_attention(attention: Values, model: Values, positions: int) -> Attention:

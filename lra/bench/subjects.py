@@ -107,9 +107,9 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
             return update_weights(model, ours, totals, recipe, step=step).read()
 
         return Step(run=run, module=model, **size)
-    expect("train", asdict(recipe), {"clip_norm": None})
+    expect("train", asdict(recipe), {"clip_norm": None})  # the straightforward step does not clip
     plain = Straightforward(settings.attention, asdict(settings.model), spec).to(device)
-    plain.load_state_dict(model.state_dict())
+    plain.load_state_dict(model.state_dict())  # fails if the two are not the same model
     optimizer = torch.optim.AdamW(
         plain.parameters(),
         lr=recipe.learning_rate(1),

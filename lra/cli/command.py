@@ -16,45 +16,19 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lra.config import rates
 from lra.config.cell import open_keys
-from lra.config.compose import (
-    HYDRA_VERSION,
-    compose,
-    groups,
-    help_page,
-    parseable,
-    refuse_our_names,
-    set_up,
-    top_keys,
-)
+from lra.config.compose import HYDRA_VERSION, compose, groups, help_page, parseable, refuse_our_names, set_up, top_keys
 from lra.config.configure import explain, is_mistake
-from lra.core.errors import CONFIG_ERROR, UserError
+from lra.core.errors import CONFIG_ERROR, FAILED, UserError
 from lra.core.paths import __version__, conf_dir
-from lra.core.signals import interruptible
 
-FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")  # of Hydra; lra has `out`
+FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")  # lra has `out` instead
 
 
 def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable[[], None]:
     """Return the console command of a Hydra task function; a mistake ends it with one line and exit code 2."""
     program = f"lra-{config_name}"
-    debug = os.environ.get("HYDRA_FULL_ERROR")
 
-    def fail(error: Exception) -> NoReturn:
-        if debug:
-            traceback.print_exception(error)
-        print(f"{program}: error: {explain(error, config_name, sys.argv[1:])}", file=sys.stderr)
-        raise SystemExit(CONFIG_ERROR)
-
-    @wraps(function)
-    def task(cfg: DictConfig) -> Any:
-        try:
-            return function(cfg)
-        except UserError as error:  # here, because Hydra would print a line of its own first
-            fail(error)
-
-    @interruptible(program)
     def main() -> None:
-        nonlocal debug
         if "--version" in sys.argv[1:]:
             print(f"lra {__version__}")
             return
@@ -62,6 +36,22 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
             print(help_page(config_name))
             return
         debug = os.environ.get("HYDRA_FULL_ERROR")
+
+        def fail(error: Exception) -> NoReturn:
+            if debug:
+                traceback.print_exception(error)
+            print(f"{program}: error: {explain(error, config_name, sys.argv[1:])}", file=sys.stderr)
+            raise SystemExit(CONFIG_ERROR)
+
+        @wraps(function)
+        def task(cfg: DictConfig) -> Any:
+            try:
+                return function(cfg)
+            except UserError as error:  # here, because Hydra would print a line of its own first
+                fail(error)
+            except BrokenPipeError:  # likewise
+                raise SystemExit(FAILED) from None
+
         os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
         sys.argv = [program, *parseable(flags_first(sys.argv[1:]))]
         set_up()
@@ -100,10 +90,7 @@ def check_words(config_name: str, words: list[str]) -> None:
 
 
 def show_rates(config_name: str, words: list[str]) -> list[str]:
-    """Return overrides with the values that `rates` sets, so that `--cfg` shows them.
-
-    For a sweep, also print a comment on how to choose a run.
-    """
+    """Return overrides with the values that `rates` sets, so that `--cfg` shows them; for a sweep print a comment."""
     try:
         config = compose(config_name, *(word for word in words if "=" in word and not word.startswith("-")))
     except (UserError, HydraException, OmegaConfBaseException):  # Hydra reports it, or finds the option in --config-dir

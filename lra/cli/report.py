@@ -5,32 +5,14 @@ import sys
 from pathlib import Path
 
 from lra.core.console import say
-from lra.core.errors import UserError, printable
-from lra.core.signals import interruptible
+from lra.core.errors import CONFIG_ERROR, FAILED, UserError, printable
 from lra.records.names import KEPT_PREDICTIONS, RUNS
 from lra.records.record import RULES
 from lra.records.runs import keep_runs, read_runs
 
 
-@interruptible("lra-report")
 def main() -> None:
     """Run the command. Exit code 1: a mismatch, with --verify; 2: an error."""
-    arguments = _arguments()
-    code = 0
-    for folder in arguments.folders:
-        try:
-            if arguments.verify:
-                code = max(code, _verify(folder, arguments))
-            else:
-                _write(folder, arguments)
-        except (UserError, OSError) as error:
-            say(f"lra-report: error: {error}")
-            code = 2
-    if code:
-        sys.exit(code)
-
-
-def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="lra-report", description="Write or verify the reports of results folders.")
     parser.add_argument(
         "folders", type=Path, nargs="+", metavar="DIR", help=f"a folder with runs below it, or with a {RUNS}"
@@ -42,26 +24,42 @@ def _arguments() -> argparse.Namespace:
         help=f"also write {RUNS} and {KEPT_PREDICTIONS} into DIR, from which reports can be written without the runs",
     )  # fmt: skip
     parser.add_argument("--selection", choices=RULES, help="selection rule for all runs; default: that of each recipe")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    code = 0
+    for folder in arguments.folders:
+        try:
+            if arguments.verify:
+                code = max(code, _verify(folder, arguments.selection))
+            else:
+                _write(folder, arguments.selection, arguments.keep)
+        except BrokenPipeError:  # nobody reads the output
+            raise
+        except (UserError, OSError) as error:  # the other folders are still read
+            say(f"lra-report: error: {error}")
+            code = CONFIG_ERROR
+    if code:
+        sys.exit(code)
 
 
-def _write(folder: Path, arguments: argparse.Namespace) -> None:
+def _write(folder: Path, selection: str | None, keep: bool) -> None:
+    """Write and print the report of a folder; before it runs.jsonl and predictions.npz if `keep`."""
     from lra.reports import show, write_report
 
-    if arguments.keep:
+    if keep:
         if not folder.is_dir():
             raise UserError(f"{folder}: expected a results folder to keep the runs of")
         keep_runs(folder, read_runs(folder))
-    page = write_report(folder, arguments.selection)
+    page = write_report(folder, selection)
     show(page)
     say(f"lra-report: wrote {page}")
 
 
-def _verify(folder: Path, arguments: argparse.Namespace) -> int:
+def _verify(folder: Path, selection: str | None) -> int:
+    """Print the mismatches of a report; return the exit code."""
     from lra.reports.verify import verify
 
-    runs, mismatches = verify(folder, arguments.selection)
+    runs, mismatches = verify(folder, selection)
     for line in mismatches:
         say(line, to_stdout=True)
     say(printable(f"{folder}: {runs} runs, {len(mismatches)} mismatches"), to_stdout=True)
-    return 1 if mismatches else 0
+    return FAILED if mismatches else 0

@@ -14,13 +14,12 @@ from lra.core.errors import FAILED, UserError
 from lra.core.files import Locked
 from lra.core.signals import PAUSED, Paused
 from lra.runs.build import Job, assemble
-from lra.runs.loggers import loggers_of
 from lra.runs.rerun import rerun
 from lra.runs.run_folder import Status
 from lra.runs.settings import settings_of
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
-"""Keys that may accompany `rerun=...`: they do not change results."""
+"""Keys that may be set beside `rerun=...`, since they do not change results."""
 QUICK = "lra-train experiment=small_listops train.steps=800"
 
 
@@ -37,19 +36,18 @@ def train(cfg: DictConfig) -> str | float:
         from lra.sweep import job as of_sweep
 
         return of_sweep.train(cfg)
-    cell, settings = rates.applied(cfg, hydra_cfg), settings_of(cfg)
+    cell, settings = rates.apply(cfg, hydra_cfg), settings_of(cfg)
     if settings.also:
         raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
     if not hydra_cfg.overrides.task and hydra_cfg.job.config_name == "train":
         raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
-    loggers_of(settings)  # raises UserError for their options before the training
-    job = Job(settings=settings, system=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
+    job = Job(settings=settings, components=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
     if settings.describe:
         from lra.runs.describe import print_summary
 
         print_summary(job, measured=True)
         return "described"
-    from lra.runs.run import run  # imports torch, as building the job did
+    from lra.runs.run import run  # here, because it imports torch, which takes seconds
 
     try:
         outcome = run(job)

@@ -14,16 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from lra.core.names import data_name, file_name, quoted
 
 SWEEPER = "lra"  # option of hydra/sweeper; its sweeps are planned in advance
-DECIDING = (
-    "task",
-    "attention",
-    "protocol",
-    "model",
-    "train",
-    "init",
-    "pretrain",
-    "precision",
-)  # keys and sections whose values can change results
+# Keys and sections whose values can change results.
+DECIDING = ("task", "attention", "protocol", "model", "train", "init", "pretrain", "precision")
 PLACED = ("task", "protocol", "attention", "variant", "seed")  # keys with a level of their own in a run's path
 DATA = ("task.data", "task.name")  # keys that change the level of the task in a run's path
 ROUNDING = ("train.micro_batch", "train.eval_batch")  # keys that change results by rounding only
@@ -59,7 +51,7 @@ class Cell:
 def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Cell:
     """Return the cell of a composed configuration, with the values of the keys `varied` as its settings."""
     choices = hydra_cfg.runtime.choices
-    settings = {"case": choices["case"]} if choices["case"] else {}
+    settings = {"case": choices["case"]} if choices["case"] else {}  # an ablation sets several keys under one name
     task, protocol, attention, variant = (str(choices[group]) for group in PLACED[:4])
     for key in sorted(varied):
         settings[key] = choices[key] if key in choices else _named(OmegaConf.select(cfg, key))
@@ -85,7 +77,7 @@ def open_keys(config: DictConfig) -> list[str]:
     """Return the keys, except the seed, that a preset sweeps and the command line does not set; none for one run."""
     named = typed_keys(config.hydra.overrides.task)
     swept = [key for key in config.hydra.sweeper.get("params") or {} if key not in (*named, "seed")]
-    return [] if swept == ["system"] and "attention" in named else swept
+    return [] if swept == ["system"] and "attention" in named else swept  # an attention replaces the list of systems
 
 
 def typed_keys(overrides: Iterable[str]) -> list[str]:
@@ -104,6 +96,7 @@ def keys_of(override: Override) -> list[str]:
 
     Keys in `DATA` are left out, because the level of the task in a run's path contains their values.
     """
+    # The value of a sweep is a list of values, none of which is a section.
     key, value = override.key_or_group, None if override.is_sweep_override() else override.value()
     keys = _leaves(key, value) if isinstance(value, dict) and value else [key]
     return [key for key in keys if not key.startswith(DATA)]

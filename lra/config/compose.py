@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,27 +19,73 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import OverrideParseException
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf
 
 from lra.core.errors import UserError
 from lra.core.files import read_yaml
 from lra.core.paths import USER_OPTIONS, conf_dir
 
 HYDRA_VERSION = "1.3"
+GLOBAL = "# @package _global_\n"  # first line of an option that sets keys of the whole configuration
 RECIPE = "recipe"  # config group; the defaults list of a task chooses from it with `- /recipe: NAME`
 RELEASED = "_lra_released"  # attention `NAME_lra_released` uses the values of `NAME` where it has none of its own
 # conf/hydra/launcher/*.yaml extend the plugins' configurations of the same names on purpose.
 warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
 
-class UserOptions(SearchPathPlugin):
-    """Search path entry for `lra_options` in the working directory."""
+class OptionSource(ConfigSource):
+    """Hydra's source of the options in conf/: YAML files, and rows of tables.
+
+    Hydra's own source would parse each file again for each composition.
+    """
+
+    @staticmethod
+    def scheme() -> str:
+        return "lra"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        config, package = _option(config_path.removesuffix(".yaml"))
+        return ConfigResult(self.provider, self.full_path(), deepcopy(config), header={"package": package})
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path in tables() or (conf_dir() / config_path).is_dir()
+
+    def is_config(self, config_path: str) -> bool:
+        path = config_path.removesuffix(".yaml")
+        group, _, name = path.rpartition("/")
+        return name in tables().get(group, {}) or (conf_dir() / f"{path}.yaml").is_file()
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        below = f"{config_path}/".lstrip("/")
+        groups = {group.removeprefix(below).split("/")[0] for group in tables() if group.startswith(below)}
+        names = {ObjectType.CONFIG: options(config_path), ObjectType.GROUP: sorted(groups)}
+        return names[results_filter] if results_filter in names else sorted({*groups, *names[ObjectType.CONFIG]})
+
+
+@cache
+def _option(path: str) -> tuple[Container, str | None]:
+    """Return the content of the option GROUP/NAME, and the key where Hydra merges it; None: that of its group."""
+    group, _, name = path.rpartition("/")
+    if name in tables().get(group, {}):
+        return OmegaConf.create(tables()[group][name]), "_global_"
+    file = conf_dir() / f"{path}.yaml"
+    return OmegaConf.load(file), "_global_" if file.read_text(encoding="utf-8").startswith(GLOBAL) else None
+
+
+class SearchPath(SearchPathPlugin):
+    """Hydra's search path: first the options in conf/, last `lra_options` in the working directory."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.prepend("lra", "lra://conf")
         if USER_OPTIONS.is_dir():
             search_path.append("lra_options", f"file://{USER_OPTIONS.absolute()}")
 
@@ -79,10 +126,23 @@ def _choice(group: str, *, _root_: DictConfig) -> str:
     return _choices(_root_)[group]
 
 
+def _recipe_page(*, _root_: DictConfig) -> str:
+    """Resolver `recipe_page` of defaults lists: return TASK/PROTOCOL, or TASK/paper where the protocol has no page.
+
+    `_root_` has the choices so far.
+    """
+    recipe, protocol = _root_.get(RECIPE), _root_.get("protocol")
+    pages = options(f"{RECIPE}/{recipe}")
+    if not pages or protocol not in options("protocol"):  # a recipe or a protocol of the user
+        pages = GlobalHydra.instance().config_loader().get_group_options(f"{RECIPE}/{recipe}")
+    return f"{recipe}/{protocol if protocol in pages else 'paper'}"
+
+
 def set_up() -> None:
     """Register our resolvers, the search path `lra_options` and the options from tables with Hydra."""
-    Plugins.instance().register(UserOptions)  # again at each call: launchers may reset Hydra's plugins
-    _register()  # after Hydra has imported the plugins: our `hydra/sweeper=optuna` replaces the plugin's
+    for plugin in (OptionSource, SearchPath):
+        Plugins.instance().register(plugin)  # again at each call: launchers may reset Hydra's plugins
+    _register()  # after Hydra has imported its plugins
 
 
 @cache
@@ -91,21 +151,23 @@ def _register() -> None:
         OmegaConf.register_new_resolver(f"by_{group}", _by(group), replace=True)
     OmegaConf.register_new_resolver("env", _env, replace=True)
     OmegaConf.register_new_resolver("choice", _choice, replace=True)
-    for group, by_name in tables().items():
-        package = None if group.startswith("hydra/") else "_global_"
-        for name, node in by_name.items():
-            ConfigStore.instance().store(name, node, group=group, package=package, provider="lra")
+    OmegaConf.register_new_resolver("recipe_page", _recipe_page, replace=True)
+    # The plugin of this name has a schema that ours would have to fit, so ours replaces it in Hydra's store.
+    ConfigStore.instance().store("optuna", read_yaml(conf_dir() / "optuna.yaml"), group="hydra/sweeper", provider="lra")
 
 
 @cache
 def tables() -> dict[str, dict[str, Any]]:
-    """Return the options that are table rows instead of files, by config group and name."""
-    groups = read_yaml(conf_dir() / "options.yaml")
-    for group, file in (("system", conf_dir() / "table1.yaml"), ("system/other", conf_dir() / "systems.yaml")):
-        rows = [row for row in read_yaml(file)["systems"] if "option" in row]
+    """Return the options that are rows of tables, by config group and name: conf/tables/, table1.yaml, systems.yaml."""
+    groups: dict[str, dict[str, Any]] = {}
+    for path in sorted((conf_dir() / "tables").glob("*.yaml")):
+        for group, rows in read_yaml(path).items():
+            groups.setdefault(group, {}).update(rows)
+    for group, file in (("system", "table1"), ("system/other", "systems")):
+        systems = [system for system in read_yaml(conf_dir() / f"{file}.yaml")["systems"] if "option" in system]
         groups[group] = {
-            row["option"]: {"defaults": [{f"override /{key}": row[key]} for key in ("attention", "variant")]}
-            for row in rows
+            system["option"]: {"defaults": [{f"override /{key}": system[key]} for key in ("attention", "variant")]}
+            for system in systems
         }
     return groups
 

@@ -26,7 +26,7 @@ from lra.config.compose import compose, groups, hydra_options
 from lra.config.values import check, parsed
 from lra.core import code
 from lra.core.errors import UserError, did_you_mean
-from lra.core.paths import USER_OPTIONS, conf_dir
+from lra.core.paths import USER_OPTIONS
 
 Part = TypeVar("Part")
 NO_OPTION = "Config group override must be a string"  # message of Hydra's ValueError for task=null
@@ -42,7 +42,12 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
         UserError: if a value is missing or cannot be resolved; the message names its key.
     """
     try:
-        return {str(key): _resolved(cfg[key]) for key in cfg if key != "hydra"}
+        values: dict[str, Any] = {}
+        for key in (key for key in cfg if key != "hydra"):
+            node = cfg[key]
+            is_node = OmegaConf.is_config(node)
+            values[str(key)] = OmegaConf.to_container(node, resolve=True, throw_on_missing=True) if is_node else node
+        return values
     except MissingMandatoryValue as error:
         raise UserError(f"{error.full_key}: no value; set {error.full_key}=...") from None
     except OmegaConfBaseException as error:
@@ -50,10 +55,6 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
         while cause is not None and not isinstance(cause, UserError):  # a resolver may have raised one
             cause = cause.__cause__ or cause.__context__
         raise UserError(f"{error.full_key}: {cause or first_line(error)}") from None
-
-
-def _resolved(value: Any) -> Any:
-    return OmegaConf.to_container(value, resolve=True, throw_on_missing=True) if OmegaConf.is_config(value) else value
 
 
 def is_mistake(error: BaseException) -> bool:
@@ -91,15 +92,16 @@ def build(node: dict[str, Any], where: str, supplied: int = 0, kind: type | None
     """
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
         raise UserError(f"{where}: expected options with a _target_, got {node!r}")
-    if node.get("_partial_", True) is not True:
+    if node.get("_partial_", True) is not True:  # false would ask for an object, but callers get a partial
         raise UserError(f"{where}._partial_={node['_partial_']}: expected true")
     name = f"{where}._target_={node['_target_']}"
-    look_here_too()
+    add_working_folder_to_path()
     with blamed(name, node):
         target = _located(node["_target_"], name)
     if not isclass(target) or (kind is not None and not issubclass(target, kind)):
         raise UserError(f"{name}: expected a class{f' derived from {kind.__module__}.{kind.__name__}' if kind else ''}")
     chosen = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
+    # Checked here, before any data are read, and not by the call, whose TypeError would name no key.
     check(target, chosen, f"{where}.", supplied)
     return partial(target, **chosen)
 
@@ -120,7 +122,7 @@ def _located(dotted_name: str, where: str) -> Any:
     return getattr(module, name)
 
 
-def look_here_too() -> None:
+def add_working_folder_to_path() -> None:
     """Append the working directory to `sys.path`; as the last entry it hides no other module."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -140,11 +142,11 @@ def blamed(where: str, node: dict[str, Any]) -> Iterator[None]:
             for frame, line in traceback.walk_tb(error.__traceback__)
             if package != "lra" and frame.f_globals.get("__name__", "").split(".")[0] == package
         ]
-        if isinstance(error, SyntaxError) and error.filename:
+        if isinstance(error, SyntaxError) and error.filename:  # its place is no frame of the traceback
             theirs.append((error.filename, error.lineno or 0))
-        if not theirs:
+        if not theirs:  # a fault of lra or of a library keeps its traceback
             raise
-        file, line = theirs[-1]
+        file, line = theirs[-1]  # the innermost frame of the user's code; libraries may be below it
         raise UserError(
             f"{where}: {shown(file)}, line {line}: {type(error).__name__}: {first_line(error)} ({FULL_ERROR})"
         ) from error
@@ -163,6 +165,9 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         if group == "hydra/sweeper/sampler" and not error.options:
             return "hydra/sweeper=optuna: not installed; pip install hydra-optuna-sweeper"
+        inner = group.partition("/")[2]
+        if not error.options and inner:
+            return f"{group}={name}: no such option; in a defaults list write `- /{inner}: {name}`, with a slash"
         own = group in OWN_GROUPS and not USER_OPTIONS.is_dir()
         where = f"; options of your own are in a folder {USER_OPTIONS}, which is not here" if own else ""
         return f"{group}={name}: no such option; {did_you_mean(name, error.options)}{where}"
@@ -174,16 +179,11 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
             having = [choice for choice in choices if _has(config_name, choice, key[1])]
             if having:
                 return f"{key[1]}: a key of {' and '.join(having)}; choose it, or omit the key"
-            if key[1].startswith("hydra."):
-                return _unknown_of_hydra(key[1], config_name, overrides)
             return f"{key[1]}: unknown key; {did_you_mean(key[1], _known_keys(config_name, overrides))}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: expected key=value"
     if chosen := re.match(r"Multiple values for ([\w/]+)\.", message):
         return f"+{chosen[1]}=...: the configuration has it; write {chosen[1]}=... without the plus"
-    if message.startswith("Error resolving interpolation '${recipe}"):
-        known = ", ".join(sorted(path.stem for path in (conf_dir() / "recipe").glob("*.yaml")))
-        return f"the task names no recipe; add `- /recipe: NAME` to its defaults list, known: {known}"
     if message.startswith("Ambiguous value"):
         return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b], a text \"key='a,b'\""
     if message.startswith(NO_OPTION):
@@ -192,19 +192,6 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         wrong = [each.input_line for each in parsed if isinstance(each.value(), int | float | None)]
         return f"{', '.join(wrong) or message}: expected the name of an option"
     return message
-
-
-def _unknown_of_hydra(key: str, config_name: str, overrides: Iterable[str]) -> str:
-    """Return the message for an unknown key below `hydra`, with the known keys of its section, such as the launcher."""
-    cfg = compose(config_name, *(override for override in overrides if override.startswith("hydra/")))
-    parent, _, name = key.rpartition(".")
-    choice = parent.replace(".", "/")
-    chosen = f"{choice}={cfg.hydra.runtime.choices[choice]}" if choice in cfg.hydra.runtime.choices else parent
-    node = OmegaConf.select(cfg, parent)
-    known = [str(each) for each in node if not str(each).startswith("_")] if isinstance(node, DictConfig) else []
-    if not known:
-        return f"{key}: unknown key" + (f"; {chosen} has no options" if choice in cfg.hydra.runtime.choices else "")
-    return f"{key}: {chosen} has no {name!r}; {did_you_mean(name, known)}"
 
 
 def _has(config_name: str, choice: str, key: str) -> bool:
@@ -219,8 +206,9 @@ def _has(config_name: str, choice: str, key: str) -> bool:
 def _known_keys(config_name: str, overrides: Iterable[str]) -> list[str]:
     """Return config groups and dotted keys of a configuration; of the default one if `overrides` cannot be composed."""
     chosen = groups(config_name)
+    choices = [word for word in overrides if word.partition("=")[0] in chosen or word.startswith("hydra/")]
     try:
-        cfg = compose(config_name, *(override for override in overrides if override.partition("=")[0] in chosen))
+        cfg = compose(config_name, *choices)
     except (UserError, HydraException, OmegaConfBaseException):
         cfg = compose(config_name)
     keys = [key for key, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]

@@ -19,12 +19,8 @@ SYSTEM = PLACED[:4]
 System = tuple[str, ...]
 
 
-def apply(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
-    """Set the values of `rates` for the system of a composed configuration, in place.
-
-    Returns:
-        The keys that were set, which become part of the run's name; none in a planned sweep, where all cells use
-        `rates`.
+def apply(cfg: DictConfig, hydra_cfg: DictConfig) -> Cell:
+    """Set the values of `rates` for the system of a composed configuration, in place, and return the cell.
 
     Raises:
         UserError: see `overrides`.
@@ -32,7 +28,9 @@ def apply(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
     values = {} if cfg.rates is None else overrides(cfg, hydra_cfg)
     for key, value in values.items():
         OmegaConf.update(cfg, key, value)
-    return [] if is_planned(hydra_cfg) else [*values]
+    # All cells of a planned sweep use `rates`, so its values need no place in the cells' names.
+    keys = [] if is_planned(hydra_cfg) else values
+    return cell_of(cfg, hydra_cfg, [*varied_keys(cfg, hydra_cfg), *keys])
 
 
 def overrides(cfg: DictConfig, hydra_cfg: DictConfig) -> dict[str, Any]:
@@ -42,7 +40,7 @@ def overrides(cfg: DictConfig, hydra_cfg: DictConfig) -> dict[str, Any]:
         UserError: if the file cannot be read, has an unknown key, or has no row for the system of a single run.
     """
     cell = cell_of(cfg, hydra_cfg, [])
-    settings = found(cfg.rates, cell)
+    settings = settings_for(cfg.rates, cell)
     if settings is None:
         if is_planned(hydra_cfg):
             return {}
@@ -57,13 +55,7 @@ def overrides(cfg: DictConfig, hydra_cfg: DictConfig) -> dict[str, Any]:
     return values
 
 
-def applied(cfg: DictConfig, hydra_cfg: DictConfig) -> Cell:
-    """Apply `rates` to a composed configuration in place, and return the cell of the result."""
-    keys = apply(cfg, hydra_cfg)
-    return cell_of(cfg, hydra_cfg, [*varied_keys(cfg, hydra_cfg), *keys])
-
-
-def found(path: str, cell: Cell) -> dict[str, Any] | None:
+def settings_for(path: str, cell: Cell) -> dict[str, Any] | None:
     """Return the settings in file `path` for the system of a cell; None if it has no row. Raises UserError."""
     return _rows(str(path)).get(tuple(getattr(cell, name) for name in SYSTEM))
 

@@ -72,6 +72,7 @@ def _mistake(
         found[_path(each, values)].append(each)
     unknown = {path for path, (first, *_) in found.items() if first["type"] in UNKNOWN}
     missing = {path for path, (first, *_) in found.items() if first["type"].startswith("missing")}
+    # A misspelt key is both unknown and missing: the unknown one is what the user typed.
     path = min(found, key=lambda path: 0 if path in unknown else 1 if path in missing else 2)
     key = where + ".".join(path)
     if path in unknown:  # no field has a default, so every field is either among the given keys or missing
@@ -81,13 +82,13 @@ def _mistake(
     if path in missing:
         return f"{key}: missing; set {key}=..."
     value, errors = _at(values, path), found[path]
-    if (
-        isinstance(value, Mapping) and errors[0]["type"] == "value_error"
-    ):  # the message of a validator begins with the key inside the section
+    # A validator of a section begins its message with the key inside the section.
+    if isinstance(value, Mapping) and errors[0]["type"] == "value_error":
         return f"{key}{'.' if path else ''}{_expected(errors[0])}"
-    expected = " or ".join(dict.fromkeys(map(_expected, errors)))
+    expected = " or ".join(dict.fromkeys(map(_expected, errors)))  # a union has an error for each member
     if _takes_null(validate, values, path):
         expected += ", or null"
+    # Hydra's resolver oc.env gives texts, so a number from the environment is the likely cause.
     if isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", value, re.IGNORECASE):
         expected += f", found the text {value!r}; of an environment variable: ${{oc.decode:${{oc.env:NAME}}}}"
     if any(each["type"] == "string_type" for each in errors):

@@ -6,13 +6,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
-INSTALLED = ("site-packages", "dist-packages")  # names of folders with installed packages
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_loaded: dict[Path, tuple[ModuleSpec | None, str, list[str]]] = {}
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_loaded: dict[Path, tuple[ModuleSpec | None, str, list[str]]] = {}  # module's spec when it was read, SHA-256, imports
 
 
 def targets(node: Any) -> Iterator[str]:
@@ -26,9 +25,9 @@ def targets(node: Any) -> Iterator[str]:
 def fingerprints(*names: str) -> dict[str, str]:
     """Return the SHA-256 of each module that defines one of the dotted `names`, and of all modules that these import.
 
-    Comments, blank lines and docstrings do not change it. Python, installed packages and lra itself are left out, since
-    a record has their versions. Imports are read from the source, so the result does not depend on what else the
-    process has imported. The SHA-256 of a loaded module is computed once, because the file may be edited while the
+    Comments, docstrings and blank lines do not change the result. Python, installed packages and lra itself are left
+    out, since a record has their versions. Imports are read from the source, so the result does not depend on what else
+    the process has imported. The SHA-256 of a loaded module is computed once, because the file may be edited while the
     process runs the old code.
 
     Returns:
@@ -37,61 +36,49 @@ def fingerprints(*names: str) -> dict[str, str]:
     waiting, seen, found = [*names], set[str](), {}
     while waiting:
         name = waiting.pop()
-        if name in seen or name.partition(".")[0] in ("lra", *sys.stdlib_module_names):
+        if not name or name in seen:
             continue
         seen.add(name)
-        waiting.append(name.rpartition(".")[0] or name)
-        path = _source(name)
-        if path is not None:
+        waiting.append(name.rpartition(".")[0])  # the package, or the module if `name` is an attribute of one
+        spec = _spec(name)
+        if spec is not None and spec.origin is not None and spec.has_location:  # not a namespace, nor built in
+            path = Path(spec.origin)
             depth = name.count(".") + (path.stem == "__init__")
-            sha256, imports = _read(name, path)
+            sha256, imports = _read(path, spec)
             found[Path(*path.parts[-depth - 1 :]).as_posix()] = sha256
             waiting += imports
     return dict(sorted(found.items()))
 
 
-def _source(name: str) -> Path | None:
-    """Return the file of a module; None if there is no such file, or it belongs to an installed package."""
-    top, *rest = name.split(".")
-    try:
-        spec = find_spec(top)
-    except (ImportError, ValueError):
+def _spec(name: str) -> ModuleSpec | None:
+    """Return the spec of a module; None for one of Python, lra or an installed package, and if there is no such one."""
+    top = name.partition(".")[0]
+    if top in ("lra", *sys.stdlib_module_names):
         return None
-    if spec is None:
-        return None
-    root = Path(spec.origin or next(iter(spec.submodule_search_locations or ["."]))).parent
-    root = root.parent if spec.origin and spec.submodule_search_locations is not None else root
-    if {*root.parts} & {*INSTALLED} or any(root.glob("*.dist-info")):  # pip install --target writes *.dist-info
-        return None
-    folders = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
-    paths = [path for folder in folders for path in (folder / "__init__.py", folder.with_name(f"{folder.name}.py"))]
-    if not rest:
-        paths = [Path(spec.origin)] if spec.origin and spec.has_location else []
-    return next((path for path in paths if path.is_file()), None)
+    with suppress(ImportError, ValueError):
+        spec = find_spec(top)  # the top package first: find_spec imports the packages above a module
+        if spec is not None:
+            root = Path(next(iter(spec.submodule_search_locations or ()), None) or spec.origin or ".").parent
+            return None if any(root.glob("*.dist-info")) else find_spec(name)  # pip writes them beside its packages
+    return None
 
 
-def _read(name: str, path: Path) -> tuple[str, list[str]]:
+def _read(path: Path, spec: ModuleSpec) -> tuple[str, list[str]]:
     """Return the SHA-256 of a module's code and the dotted names of all modules and attributes that it imports."""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    if path not in _loaded or _loaded[path][0] is not spec:  # reloading a module gives it a new spec
+    loaded = spec if spec.name in sys.modules else None
+    if path not in _loaded or _loaded[path][0] is not loaded:  # reloading a module gives it a new spec
         code, imports = path.read_bytes(), []
-        with suppress(SyntaxError, ValueError):  # the import reports a syntax error; a compiled module has no source
+        # The import reports a syntax error; a compiled module has no source.
+        with suppress(SyntaxError, ValueError, ImportError):
             tree = ast.parse(code)
-            imports = [*_imports(tree, name.split(".") if path.stem == "__init__" else name.split(".")[:-1])]
             for node in ast.walk(tree):
-                if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-                    node.body = node.body[1:] or [ast.Pass()]
+                if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
+                    del node.body[0]
+                elif isinstance(node, ast.Import):
+                    imports += [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom):
+                    base = resolve_name("." * node.level + (node.module or ""), spec.parent)
+                    imports += [f"{base}.{alias.name}" for alias in node.names]
             code = ast.unparse(tree).encode()
-        _loaded[path] = spec, hashlib.sha256(code).hexdigest(), imports
+        _loaded[path] = loaded, hashlib.sha256(code).hexdigest(), imports
     return _loaded[path][1:]
-
-
-def _imports(tree: ast.Module, package: list[str]) -> Iterator[str]:
-    """Yield the dotted names that a module imports; `package`: parts of its package's name, for relative imports."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parents = package[: len(package) - node.level + 1] if node.level else []
-            base = ".".join([*parents, *([node.module] if node.module else [])])
-            yield from (f"{base}.{alias.name}" for alias in node.names)

@@ -23,7 +23,7 @@ def say(message: str, to_stdout: bool = False) -> None:
 
     A message that cannot be written is dropped.
     """
-    with suppress(OSError):
+    with suppress(OSError):  # a closed terminal must not end a training
         file = sys.stdout if to_stdout else sys.stderr
         lines = "\n".join(map(printable, message.split("\n")))
         print(f"{lines}\n", end="", file=file, flush=True)  # one write, so that lines of several threads do not mix
@@ -53,13 +53,10 @@ class Bar:
     def __init__(self, title: str, total: int, done: int = 0) -> None:
         self.title, self.total, self._before = title, total, done
         self._started = self._last_line = time.monotonic()
-        self._bar: Any = None  # a rich.progress.Progress in a terminal
-        if _bars and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            self._draw(printable(title), done)
-
-    def _draw(self, title: str, done: float) -> None:
-        """Create the bar. Imports rich only here, since that takes a tenth of a second."""
-        from rich.console import Console
+        self._bar: Any = None
+        if not (_bars and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"):
+            return
+        from rich.console import Console  # imported here because it takes a tenth of a second
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.table import Column
 
@@ -75,7 +72,7 @@ class Bar:
             expand=True,
             speed_estimate_period=600,
         )
-        self._task = self._bar.add_task(title, total=self.total, completed=done, note="")
+        self._task = self._bar.add_task(printable(title), total=total, completed=done, note="")
 
     def __enter__(self) -> Self:
         if self._bar:

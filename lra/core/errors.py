@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-FAILED, CONFIG_ERROR = 1, 2  # exit codes of a failed run and of a user's mistake
+FAILED, CONFIG_ERROR, INTERRUPTED = 1, 2, 130  # exit codes: a failed run, a user's mistake, Ctrl-C outside training
 
 
 class UserError(Exception):
@@ -25,10 +25,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     known = sorted(set(known))
     parent, _, last = name.rpartition(".")
     siblings = [key for key in known if key.rpartition(".")[0] == parent]
-    near = [key for key in known if key.endswith(f".{name}")]
+    near = [key for key in known if key.endswith(f".{name}")]  # typed without its section: `lr` for `train.lr`
     if not near and parent and siblings:  # compare only the last parts: keys of one section all begin alike
         names = [key.rpartition(".")[2] for key in siblings]
         near = [f"{parent}.{match}" for match in get_close_matches(last, names, n=1)]
     elif not near:
         near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(siblings or known)}"
+    top = [key for key in known if "." not in key]
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(siblings or top or known)}"

@@ -29,10 +29,7 @@ def hold(path: Path, patience: float) -> Iterator[None]:
     Raises:
         Locked: if another process still holds the lock after `patience` seconds.
     """
-    from filelock import (
-        FileLock,
-        Timeout,
-    )  # imported here because it takes a tenth of a second, which --help would wait for
+    from filelock import FileLock, Timeout  # takes a tenth of a second, for which --help would wait
 
     lock = FileLock(path)
     try:
@@ -103,15 +100,8 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON strictly. Raises ValueError for NaN, infinities and a name that is repeated in an object."""
-    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError(f"a name is repeated in {', '.join(name for name, _ in pairs)}")
-    return fields
+    """Parse JSON strictly. Raises ValueError, also for NaN and infinities, which Python would accept."""
+    return json.loads(text, parse_constant=_refuse_constant)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -120,9 +110,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` to `path` atomically: readers see the old file or the new one, never a part. Raises UserError."""
-    partial = path.with_name(
-        f".{path.name}.{secrets.token_hex(8)}.tmp"
-    )  # unique among all machines that share the folder
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # unique, as machines may share the folder
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "xb") as file:
@@ -156,7 +144,7 @@ def sweep_partials(folder: Path) -> None:
 
 
 def explained(error: OSError, path: Path, written: bool) -> UserError:
-    """Return a UserError with a one-line message for a failed read, or write if `written`, of `path`."""
+    """Return the UserError for an OSError while `path` was read or, if `written`, written."""
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
     if written or error.errno in FULL:
         return UserError(f"{path} cannot be written: {reason}; the previous file is intact")

@@ -12,22 +12,17 @@ test from the checkpoint at the end of training. In a joblib worker such a signa
 
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-PAUSED, INTERRUPTED = 75, 130  # exit codes
+PAUSED = 75  # exit code at a time limit, or while another process trains the run
 ENDING = (signal.SIGINT, signal.SIGTERM)  # the second one ends the process; not SIGHUP, which a shell repeats
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the first one asks the run to pause
-WARNINGS = (
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGXCPU,
-)  # sent by schedulers before a time limit, as with `sbatch --signal=USR1@300`
+# Schedulers send them before a time limit, as with `sbatch --signal=USR1@300`.
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 REPEAT_SECONDS = 1.0  # `timeout` sends SIGTERM to the process and again to its group
 STARTED = time.monotonic()
 
@@ -116,13 +111,3 @@ worker_flag = StopFlag(repeated=True)
 def keep_worker() -> None:
     """Record signals in `worker_flag` without ending this worker: if an idle worker dies, joblib kills the others."""
     worker_flag.__enter__()
-
-
-@contextmanager
-def interruptible(program: str) -> Iterator[None]:
-    """Context manager that exits with a one-line message and code 130 on Ctrl-C."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"\n{program}: interrupted; rerun the command to resume", file=sys.stderr)
-        raise SystemExit(INTERRUPTED) from None

@@ -31,7 +31,8 @@ def write(folder: Path, values: "dict[str, Tensor]", state: dict[str, Any]) -> N
         UserError: if the file cannot be written; an earlier checkpoint is then intact.
     """
     data = tensors.encode(values, sha256=UNSIGNED, state=state)
-    write_atomic(folder / CHECKPOINT, data.replace(UNSIGNED.encode(), _sha256(data).encode(), 1))
+    digest = hashlib.sha256(data).hexdigest()
+    write_atomic(folder / CHECKPOINT, data.replace(UNSIGNED.encode(), digest.encode(), 1))
 
 
 def read(folder: Path) -> "tuple[dict[str, Tensor], dict[str, Any]] | None":
@@ -43,15 +44,11 @@ def read(folder: Path) -> "tuple[dict[str, Tensor], dict[str, Any]] | None":
         data = path.read_bytes()
         values, notes = tensors.decode(data)
         digest = notes["sha256"]
-        if digest != _sha256(data.replace(digest.encode(), UNSIGNED.encode(), 1)):
+        if digest != hashlib.sha256(data.replace(digest.encode(), UNSIGNED.encode(), 1)).hexdigest():
             raise ValueError("its content does not match its SHA-256")
         return values, notes["state"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: damaged: {error}; {REMEDY}") from None
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def remove(folder: Path) -> None:

@@ -39,7 +39,7 @@ def environment(data_digest: str | None, device: str) -> dict[str, Any]:
 def provenance(config: dict, data_digest: str | None, device: str, precision: str, started: str) -> dict[str, Any]:
     """Return the fields of `Provenance` for a run that ends now and began at `started`."""
     conditions = environment(data_digest, device)
-    del conditions["torch"]
+    del conditions["torch"]  # it is one of the packages
     return {
         **conditions,
         **_commit(),
@@ -86,9 +86,9 @@ def _cpu() -> dict[str, str | None]:
     """
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if path.exists() else []
-    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    numbers = [facts.get(key) for key in ("cpu family", "model", "stepping")]
+    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    numbers = [values.get(key) for key in ("cpu family", "model", "stepping")]
     return {
-        "cpu": facts.get("model name") or platform.processor() or "unknown",
+        "cpu": values.get("model name") or platform.processor() or "unknown",
         "cpu_model": "/".join(map(str, numbers)) if any(numbers) else None,
     }

@@ -75,6 +75,8 @@ class SplitResult(Group):
 
 
 class TokenCounts(_Part):
+    """Tokens that the training computed, and those of them that were not padding."""
+
     computed: Count
     real: Count = 0
 
@@ -191,7 +193,7 @@ class RunRecord(_Part):
 
     def values(self) -> dict[str, Any]:
         """Return the fields that were set explicitly, as JSON values."""
-        return self.model_dump(mode="json", exclude_unset=True)
+        return self.model_dump(mode="json", exclude_unset=True)  # a field added later changes no old signature
 
     def score(self, rule: str) -> float | None:
         """Return the test accuracy in percent, or the perplexity, under a selection rule."""
@@ -218,15 +220,11 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        raise UserError(f"{path}: {fault(error)}") from None
+        first = error.errors(include_url=False)[0]
+        key, found = ".".join(map(str, first["loc"])), reprlib.repr(first["input"])
+        raise UserError(f"{path}: {key}: {first['msg']}, found {found}") from None
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, yaml.YAMLError) as error:
         raise UserError(f"{path}: not readable: {' '.join(str(error).split())}") from None
-
-
-def fault(error: ValidationError) -> str:
-    """Return one line about the first validation error: key, expected and found values."""
-    first = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}, found {reprlib.repr(first['input'])}"
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -18,18 +18,10 @@ import numpy as np
 
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
-from lra.records.names import (
-    KEPT_PREDICTIONS,
-    METRICS,
-    PREDICTIONS,
-    RECORD,
-    RUNS,
-    SWEEP,
-)
+from lra.records.names import KEPT_PREDICTIONS, METRICS, PREDICTIONS, RECORD, RUNS, SWEEP
 from lra.records.record import RunRecord, Sweep, readable, signed, unsigned
 
 LABELS = "labels/"  # prefix of the names of labels in predictions.npz
-NO_RECORD = "the process ended without a record: it was killed, perhaps for lack of memory"
 
 
 @dataclass(frozen=True)
@@ -116,7 +108,7 @@ def keep_runs(folder: Path, runs: Iterable[Run]) -> None:
         if run.record.status == "paused":
             raise UserError(f"{folder / run.name}: paused; train it to its end, or delete it")
         lines.append({"run": run.name, "record": signed(run.record.values()), "metrics": run.metrics})
-        if run.predictions is not None:
+        if run.predictions is not None:  # labels are stored once for all runs on the same data
             arrays[run.name], arrays[f"{LABELS}{run.record.provenance.data_sha256}"] = run.predictions
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)

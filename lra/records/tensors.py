@@ -36,6 +36,7 @@ def encode(tensors: "Mapping[str, Tensor]", **notes: Any) -> bytes:
             found = f"a {tensor.layout} tensor" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise UserError(f"{name} cannot be saved: expected a dense tensor, found {found}")
         signs = tensor.dtype, tensor.is_conj(), tensor.is_neg()
+        # Tied weights are one tensor under two names; safetensors refuses shared memory.
         memory = tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), *signs
         if tensor.numel() and names.setdefault(memory, name) != name:
             shared[name] = names[memory]

@@ -14,6 +14,7 @@ from lra.datasets.builder import TaskBuilder
 from lra.datasets.task import DataConfig, TaskSpec
 from lra.network.architecture import Architecture
 from lra.records.names import seed_folder
+from lra.runs.loggers import loggers_of
 from lra.runs.settings import Settings
 from lra.training.recipe import Pretrain, Recipe, carried
 
@@ -27,7 +28,7 @@ PRETRAINED = "pretrained"  # the folder of pretrained weights in the cache
 
 
 @dataclass(frozen=True, kw_only=True)
-class System:
+class Components:
     """The task, model and recipe of a configuration, checked and not yet trained.
 
     Attributes:
@@ -56,10 +57,10 @@ class PretrainingPhase:
 
     options: Pretrain
     settings: Settings
-    system: System
+    components: Components
 
 
-def assemble(settings: Settings) -> System:
+def assemble(settings: Settings) -> Components:
     """Resolve the task, the attention, the model and the recipe, and check that they fit together."""
     from lra.mixers._backend import scan_of
 
@@ -73,11 +74,11 @@ def assemble(settings: Settings) -> System:
             f"train.micro_batch={recipe.micro_batch}: model.norm_over=batch takes the moments of a whole batch; use "
             f"train.micro_batch={recipe.batch_size}"
         )
-    _ = settings.start  # raises UserError for wrong options of `init` or a missing file
+    _ = settings.start, loggers_of(settings)  # raise UserError for wrong options or a missing file
     model = _treated(designed, recipe)
     with configure.blamed("attention", settings.attention):
         made = without_memory(lambda: model(builder.spec))
-    system = System(
+    components = Components(
         builder=builder,
         model=model,
         recipe=recipe,
@@ -87,8 +88,8 @@ def assemble(settings: Settings) -> System:
         scan=scan_of(made.blocks[0].mixer),
     )
     if settings.pretrain is None:
-        return system
-    return replace(system, pretraining=_pretraining(settings, settings.pretrain, system, made))
+        return components
+    return replace(components, pretraining=_pretraining(settings, settings.pretrain, components, made))
 
 
 def without_memory(compute: Callable[[], Value]) -> Value:
@@ -120,7 +121,7 @@ def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callab
     return model
 
 
-def _pretraining(settings: Settings, options: Pretrain, system: System, final: "Model") -> PretrainingPhase:
+def _pretraining(settings: Settings, options: Pretrain, components: Components, final: "Model") -> PretrainingPhase:
     """Assemble the pretraining. Raises UserError if it would not provide all weights of `final` but the head."""
     if settings.init is not None:
         raise UserError("pretrain, init: both would say what the model starts from; use init=scratch or pretrain=none")
@@ -131,8 +132,8 @@ def _pretraining(settings: Settings, options: Pretrain, system: System, final: "
     )
     pretrained = _treated(architecture(settings.attention, model), recipe)
     with configure.blamed("attention", settings.attention):
-        made = without_memory(lambda: pretrained(options.spec(system.builder.spec)))
-    _check_weights(made, final, options, system.builder.spec.vocab_size)
+        made = without_memory(lambda: pretrained(options.spec(components.builder.spec)))
+    _check_weights(made, final, options, components.builder.spec.vocab_size)
     phase_settings = replace(
         settings,
         out=str(expanded(settings.cache, "cache") / PRETRAINED),
@@ -143,7 +144,7 @@ def _pretraining(settings: Settings, options: Pretrain, system: System, final: "
         probe=None,
     )
     return PretrainingPhase(
-        options=options, settings=phase_settings, system=replace(system, model=pretrained, recipe=recipe)
+        options=options, settings=phase_settings, components=replace(components, model=pretrained, recipe=recipe)
     )
 
 
@@ -172,9 +173,9 @@ def _row(mixer: "Mixer") -> dict[str, str] | None:
     return {"name": mixer.info.name or type(mixer).__name__, "complexity": f"O({mixer.info.complexity})"}
 
 
-def check_attention(settings: Settings, system: System) -> None:
+def check_attention(settings: Settings, components: Components) -> None:
     """Raise UserError if an attention from outside lra fails a correctness check or cannot compute here."""
-    if system.row is None:
+    if components.row is None:
         return
     import torch
 
@@ -182,7 +183,7 @@ def check_attention(settings: Settings, system: System) -> None:
     from lra.runs.device import device_of
 
     with torch.random.fork_rng(devices=[]):
-        model = system.model(system.builder.spec)
+        model = components.model(components.builder.spec)
     check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
 
 
@@ -206,7 +207,7 @@ class Job:
     """
 
     settings: Settings
-    system: System
+    components: Components
     cell: Cell
     title: str
     number: int = 0
@@ -220,7 +221,7 @@ class Job:
     @property
     def labels(self) -> dict[str, Any]:
         """Part of the record that is known before training."""
-        spec = self.system.builder.spec
+        spec = self.components.builder.spec
         return {
             "task": spec.name,
             "task_version": spec.version,
@@ -231,7 +232,7 @@ class Job:
             "seed": self.settings.seed,
             "selection": self.settings.train.selection,
             "metric": spec.metric,
-            **({"row": self.system.row} if self.system.row else {}),
+            **({"row": self.components.row} if self.components.row else {}),
         }
 
 

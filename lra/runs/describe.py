@@ -16,7 +16,7 @@ from lra.datasets.task import Split, TaskSpec
 from lra.network.model import Model
 from lra.ops import products
 from lra.ops.dropout import set_keys
-from lra.runs.build import Job, System, without_memory
+from lra.runs.build import Components, Job, without_memory
 from lra.runs.device import PeakMemory, device_of, keep_memory, threads_at_hand
 from lra.runs.initial_weights import draw_model
 from lra.runs.settings import Settings
@@ -30,32 +30,36 @@ QUICK_SECONDS = 0.25  # if the forward pass of one example takes less, a whole m
 
 def print_summary(job: Job, measured: bool) -> None:
     """Print the summary of a run as JSON; if `measured`, also time a step on this machine."""
-    summary: dict[str, Any] = {"run_folder": str(job.folder), **describe(job.system)}
+    summary: dict[str, Any] = {"run_folder": str(job.folder), **describe(job.components)}
     if measured:
-        summary["measured"] = measure_step(job.settings, job.system)
+        summary["measured"] = measure_step(job.settings, job.components)
     print(json.dumps(summary, indent=1))
 
 
-def describe(system: System) -> dict[str, Any]:
+def describe(components: Components) -> dict[str, Any]:
     """Return parameters, learning rates [step, rate], tokens and FLOPs of a step.
 
     `counter` counts FLOPs in matrix products, convolutions and Fourier transforms only: a recurrence of elementwise
     products has almost none, however long it takes.
     """
-    recipe, spec = system.recipe, system.builder.spec
+    recipe, spec = components.recipe, components.builder.spec
 
     def counted() -> tuple[Model, int]:
-        model = system.model(spec).eval()
+        model = components.model(spec).eval()
         tokens = torch.ones(spec.documents, spec.max_len, dtype=torch.long)
         with counter() as flops:
             model(tokens).sum().backward()
         return model, flops.get_total_flops()
 
     model, flops = without_memory(counted)
-    before = {} if system.pretraining is None else {"pretrain_learning_rate": _rates(system.pretraining.system.recipe)}
+    before = (
+        {}
+        if components.pretraining is None
+        else {"pretrain_learning_rate": _rates(components.pretraining.components.recipe)}
+    )
     return {
         **parameters(model),
-        "full_pattern": system.full_pattern,
+        "full_pattern": components.full_pattern,
         **before,
         "learning_rate": _rates(recipe),
         "tokens_per_step": recipe.batch_size * spec.documents * spec.max_len,
@@ -63,7 +67,7 @@ def describe(system: System) -> dict[str, Any]:
     }
 
 
-def measure_step(settings: Settings, system: System) -> dict[str, Any]:
+def measure_step(settings: Settings, components: Components) -> dict[str, Any]:
     """Measure a step on random documents of the greatest length.
 
     Returns:
@@ -72,12 +76,12 @@ def measure_step(settings: Settings, system: System) -> dict[str, Any]:
         hours: time of all steps at this length, without evaluations; batches of shorter documents take less.
         peak_memory_bytes: None where the system does not report it.
     """
-    recipe, spec, how = system.recipe, system.builder.spec, {"seed": settings.seed, "step": 0}
+    recipe, spec, how = components.recipe, components.builder.spec, {"seed": settings.seed, "step": 0}
     keep_memory()
     torch.set_num_threads(settings.threads or threads_at_hand())
     device = device_of(settings.device)
     memory = PeakMemory(device)
-    model = draw_model(system, spec, settings.seed).to(device)
+    model = draw_model(components, spec, settings.seed).to(device)
     optimizer = make_optimizer(model, recipe)
     split, first = random_split(spec, recipe.micro_batch, settings.seed), np.arange(1)
 

@@ -23,7 +23,7 @@ from lra.network.model import Model
 from lra.ops import products
 from lra.records import checkpoint, provenance, record, tensors
 from lra.records.names import LOCK, METRICS, RECORD, WEIGHTS
-from lra.runs.build import Job, PretrainingPhase, System
+from lra.runs.build import Components, Job, PretrainingPhase
 from lra.runs.run_folder import RunFolder, Status
 from lra.runs.sweep_time import SweepTime
 from lra.training import distributed
@@ -36,11 +36,11 @@ FOREVER = -1  # timeout of a lock: wait without limit
 TAKEN = ["embedding", "mixer", "feed_forward", "norms"]
 
 
-def draw_model(system: System, spec: TaskSpec, seed: int) -> Model:
+def draw_model(components: Components, spec: TaskSpec, seed: int) -> Model:
     """Draw the initial weights of a model, on the CPU so that they are equal on every device."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(streams.key(seed, "init")[0] >> 1))
-        return system.model(spec)
+        return components.model(spec)
 
 
 def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def trainer_of(
         **provenance.environment(task.digest, device),
         "processes": distributed.count(),
         "precision": settings.precision,
-        **job.system.backend(device),
+        **job.components.backend(device),
         **products.entry(device),
         "micro_batch": recipe.micro_batch,
         "eval_batch": recipe.eval_batch,
@@ -72,7 +72,7 @@ def trainer_of(
         folder=job.folder,
         title=job.title,
         checkpoints=settings.checkpoint,
-        run={"config": settings.identity, "environment": environment, "inexact": [], "pretrain": None},
+        run={"config": settings.config_key, "environment": environment, "inexact": [], "pretrain": None},
         log=log,
     )
     return Trainer(
@@ -115,11 +115,11 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
     conditions = {**provenance.environment(task.digest, device), "processes": distributed.count()}
     if products.entry(device) == {"products": "onednn"}:  # MKL, the default, is not part of the name
         conditions |= products.entry(device)
-    name = digest({**phase.settings.identity, "environment": conditions})
+    name = digest({**phase.settings.config_key, "environment": conditions})
     labels = (job.cell.task, job.cell.protocol, job.cell.attention, job.cell.variant)
     pretraining = Job(
         settings=phase.settings,
-        system=phase.system,
+        components=phase.components,
         cell=Cell(*labels, {"pretrain": name[:12]}),
         title=f"{job.title}, pretraining",
         number=job.number,
@@ -160,7 +160,7 @@ def _pretrain(
     started = provenance.now()
     if distributed.is_main():
         sweep_partials(pretraining.folder)
-    model = draw_model(pretraining.system, inputs, pretraining.settings.seed).to(device)
+    model = draw_model(pretraining.components, inputs, pretraining.settings.seed).to(device)
     trainer = trainer_of(pretraining, inputs, model, device)
     RunFolder.of(pretraining).resume(trainer)
     try:
@@ -172,16 +172,16 @@ def _pretrain(
     if distributed.is_main():
         weights = carried(trainer.best_weights, vocab_size)
         write_atomic(pretraining.folder / WEIGHTS, tensors.encode(weights))
-        identity = pretraining.settings.identity
+        key = pretraining.settings.config_key
         record.write(
             pretraining.folder,
             {
                 **made,
                 "status": str(Status.FINISHED),
-                "config": identity,
+                "config": key,
                 "files": record.sha256(pretraining.folder, METRICS, WEIGHTS),
                 "provenance": provenance.provenance(
-                    identity, inputs.digest, device, pretraining.settings.precision, started
+                    key, inputs.digest, device, pretraining.settings.precision, started
                 ),
             },
         )

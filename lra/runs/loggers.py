@@ -12,7 +12,7 @@ import math
 import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lra.config import configure
 from lra.core.console import say
@@ -21,8 +21,10 @@ from lra.core.files import digest
 from lra.core.names import shortened
 from lra.datasets.task import best_baseline
 from lra.records.runs import read_kept
-from lra.runs.build import Job
 from lra.runs.settings import Settings
+
+if TYPE_CHECKING:  # lra.runs.build checks the options of loggers
+    from lra.runs.build import Job
 
 TAGS = ("task", "attention", "variant", "protocol")  # attributes of a cell
 TAG_CHARACTERS, NAME_CHARACTERS = 64, 128  # the limits of Weights & Biases
@@ -36,14 +38,14 @@ class TensorBoard:
     def __init__(self) -> None:
         _require("tensorboard")
 
-    def start(self, job: Job) -> None:
+    def start(self, job: "Job") -> None:
         """Open the event file; `purge_step` hides what an earlier process wrote."""
         from torch.utils.tensorboard import SummaryWriter
 
         first = {name.title(): getattr(job.cell, name) for name in TAGS} | {"Seed": job.settings.seed}
         options = {
             key: value if isinstance(value, bool | int | float | str) else json.dumps(value)  # types that HPARAMS takes
-            for key, value in configure.dotted(job.settings.identity)
+            for key, value in configure.dotted(job.settings.config_key)
             if not isinstance(value, dict) and not key.endswith("_partial_")
         }
         self._config = first | options  # capitalised names are the first columns of the HPARAMS table
@@ -76,12 +78,12 @@ class Wandb:
     def __post_init__(self) -> None:
         _require("wandb")
 
-    def start(self, job: Job) -> None:
+    def start(self, job: "Job") -> None:
         """Start the run; a resumed run keeps its id."""
         import wandb
 
         tags = {name: getattr(job.cell, name) for name in TAGS}
-        config = {"cell": tags | job.cell.settings, **job.settings.identity}
+        config = {"cell": tags | job.cell.settings, **job.settings.config_key}
         run_id = digest({"config": config, "folder": job.folder.as_posix()})[:16]
         for earlier in (job.folder / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(earlier)
@@ -138,7 +140,7 @@ def loggers_of(settings: Settings) -> list[Any]:
 class Loggers:
     """All loggers of one run; a context manager that finishes them at its end, after the record is written."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: "Job") -> None:
         self._job = job
         self._loggers: list[Any] = []  # those that have not failed
         self._started: list[Any] = []
@@ -197,7 +199,7 @@ class Loggers:
             self._called(logger, "finish", self._step, self._test)
 
 
-def log_finished(job: Job) -> None:
+def log_finished(job: "Job") -> None:
     """Log a finished run to those of its loggers that have no files in its folder."""
     if not job.settings.logger:
         return

@@ -81,15 +81,15 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
     Raises:
         UserError: its record is incomplete, or `current.init` does not lead to the initial weights of the run.
     """
-    identity = earlier.config
-    others = [f"has {key}" for key in identity if key not in (*RESULT_KEYS, "init", "pretrain", "code")]
-    if wrong := [*others, *(f"has no {key}" for key in RESULT_KEYS if identity.get(key) is None)]:
+    config = earlier.config
+    others = [f"has {key}" for key in config if key not in (*RESULT_KEYS, "init", "pretrain", "code")]
+    if wrong := [*others, *(f"has no {key}" for key in RESULT_KEYS if config.get(key) is None)]:
         raise UserError(f"{path}: its config {wrong[0]}; expected that of a run")
-    configure.refuse_untrusted(identity, current.packages)
+    configure.refuse_untrusted(config, current.packages)
     device = "cpu" if earlier.provenance.device == "cpu" else "cuda"
     values = {
         **asdict(current),
-        **{key: value for key, value in identity.items() if key not in ("init", "code")},
+        **{key: value for key, value in config.items() if key not in ("init", "code")},
         "init": None,
         "threads": earlier.provenance.threads,
         "products": earlier.provenance.products or current.products,
@@ -97,15 +97,15 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
         "checkpoint": {**asdict(current.checkpoint), "keep": WEIGHTS in earlier.files},
     }
     settings = parsed(Settings, values, f"{path}: ")
-    if not identity.get("init"):
+    if not config.get("init"):
         return settings
-    sha256 = identity["init"]["sha256"]
+    sha256 = config["init"]["sha256"]
     if not current.init:
         raise UserError(
             f"{path}: it began with the weights {sha256}; give them with init=checkpoint or init=bert, and "
             "init.folder=..."
         )
-    options = {key: value for key, value in identity["init"].items() if key != "sha256"}
+    options = {key: value for key, value in config["init"].items() if key != "sha256"}
     settings = replace(settings, init={**options, "_partial_": True, "folder": str(current.init["folder"])})
     if (found := settings.start and settings.start.sha256) != sha256:
         raise UserError(
@@ -121,11 +121,11 @@ def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
     cell = Cell(task, earlier.protocol, earlier.attention, earlier.variant, earlier.settings)
     if ".." in cell.folder.parts:
         raise UserError(f"{cell.folder}: expected a path inside a results folder, found '..' in it")
-    system = assemble(settings)
-    if (phase := system.pretraining) is not None:
+    components = assemble(settings)
+    if (phase := components.pretraining) is not None:
         elsewhere = replace(phase.settings, out=f"{phase.settings.out}_again")
-        system = replace(system, pretraining=replace(phase, settings=elsewhere))
-    return Job(settings=settings, system=system, cell=cell, title=f"again: {cell} seed {settings.seed}")
+        components = replace(components, pretraining=replace(phase, settings=elsewhere))
+    return Job(settings=settings, components=components, cell=cell, title=f"again: {cell} seed {settings.seed}")
 
 
 def _levels(run: RunRecord) -> int:
@@ -135,10 +135,10 @@ def _levels(run: RunRecord) -> int:
 
 def _refuse_other_inputs(job: Job, earlier: RunRecord) -> None:
     """Raise UserError if the user's code or the data have changed since the run."""
-    sources = (earlier.config.get("code", {}), job.settings.identity.get("code", {}))
+    sources = (earlier.config.get("code", {}), job.settings.config_key.get("code", {}))
     for file, *_ in record.differences(*sources):
         raise UserError(f"the code in {file} has changed since the run; restore it")
-    expected, found = earlier.provenance.data_sha256, job.system.builder.build(DataConfig.of(job.settings)).digest
+    expected, found = earlier.provenance.data_sha256, job.components.builder.build(DataConfig.of(job.settings)).digest
     if expected not in (None, found):
         raise UserError(f"data: the run was trained on {expected} (SHA-256), found {found}")
 

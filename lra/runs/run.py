@@ -67,7 +67,7 @@ def run(job: Job) -> Status:
         Paused: a signal or a time limit stopped it, with its state saved.
     """
     _check_ranks(job)
-    settings, system, device = job.settings, job.system, device_of(job.settings.device)
+    settings, components, device = job.settings, job.components, device_of(job.settings.device)
     # torchrun and joblib pass a signal of the terminal on, so a second one does not mean "stop now".
     repeated = distributed.started_with() > 1 or multiprocessing.parent_process() is not None
     stop = StopFlag(settings.sweep_minutes, repeated=repeated)
@@ -78,14 +78,14 @@ def run(job: Job) -> Status:
                 if attempt.status is not None:  # there is nothing to train
                     return attempt.status
                 attempt.conditions = _conditions(job, device)
-                task = prepared(system.builder, settings)
+                task = prepared(components.builder, settings)
                 attempt.data_sha256 = task.digest
                 gate.open()  # the other ranks read the data that rank 0 has prepared
                 with products.using(attempt.conditions.get("products", "mkl")):
                     memory, began = PeakMemory(device), time.monotonic()
                     trainer = _trainer(job, task, device, stop, attempt)
                     try:
-                        if not RunFolder.of(job).resume(trainer) and (phase := system.pretraining) is not None:
+                        if not RunFolder.of(job).resume(trainer) and (phase := components.pretraining) is not None:
                             pretrain(job, phase, trainer, device, stop)
                         with stop:  # before and after it, a signal ends the process at once
                             if distributed.is_main():
@@ -161,7 +161,7 @@ def _skipped(job: Job, folder: RunFolder) -> Status:
 @contextmanager
 def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt: Attempt) -> Iterator[None]:
     """Write the record when the body finishes, pauses or fails; after a UserError write error.log alone."""
-    started, identity = provenance.now(), job.settings.identity
+    started, config = provenance.now(), job.settings.config_key
     paused: Paused | None = None
     folder.clear()  # from here on a folder without a record means that the run was killed
     try:
@@ -180,8 +180,8 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
             attempt.status, attempt.results = Status.FAILED, {"reason": reason}
     if paused is not None:
         attempt.status, attempt.results = Status.PAUSED, {"reason": str(paused)}
-    made = provenance.provenance(identity, attempt.data_sha256, device, job.settings.precision, started)
-    entries = {"status": str(attempt.status), "config": identity, "provenance": attempt.conditions | made}
+    made = provenance.provenance(config, attempt.data_sha256, device, job.settings.precision, started)
+    entries = {"status": str(attempt.status), "config": config, "provenance": attempt.conditions | made}
     RunRecord.model_validate(job.labels | attempt.results | entries).write(folder.path)
     if paused is not None:
         raise paused
@@ -195,22 +195,22 @@ def _conditions(job: Job, device: str) -> dict[str, Any]:
     With `products=auto` a paused run keeps its library.
     """
     if device != "cpu":
-        return job.system.backend(device)
+        return job.components.backend(device)
     asked = job.settings.products
     if asked == "auto" and (job.folder / CHECKPOINT).exists() and (saved := checkpoint.read(job.folder)):
         asked = saved[1]["run"]["environment"]["products"]
-    return {**job.system.backend(device), "products": products.choose(asked)}
+    return {**job.components.backend(device), "products": products.choose(asked)}
 
 
 def _trainer(job: Job, task: Task, device: str, stop: StopFlag, attempt: Attempt) -> Trainer:
     """Return the trainer of a run at step 0. Raises UserError, and Paused if a signal came during compilation."""
-    settings, system = job.settings, job.system
+    settings, components = job.settings, job.components
     if settings.train.selection == "best_test" and not task.validates_on_test:
         raise UserError(f"train.selection=best_test: {task.name} validates on a split of its own; use best_val or last")
     reproducible()
     keep_memory()
     torch.set_num_threads(settings.threads or threads_at_hand())
-    model = draw_model(system, task, settings.seed)
+    model = draw_model(components, task, settings.seed)
     attempt.results |= load_initial_weights(job, model, task)
     if checked := check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device):
         attempt.results["checked"] = checked
@@ -226,10 +226,10 @@ def _summary(job: Job, trainer: Trainer) -> dict[str, Any]:
     return {
         **training_summary(trainer),
         **parameters(trainer.model),
-        "full_pattern": job.system.full_pattern,
+        "full_pattern": job.components.full_pattern,
         "baselines": task.baselines,
         "spec": asdict(task.spec),
-        **({"classes": job.system.builder.class_names()} if task.objective == "classify" else {}),
+        **({"classes": job.components.builder.class_names()} if task.objective == "classify" else {}),
         "files": record.sha256(job.folder, METRICS, PREDICTIONS, COSTS, SAMPLE, WEIGHTS, TOKENIZER),
     }
 
@@ -240,7 +240,7 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
     test, predictions = _evaluate_on_test(job, trainer)
     entries: dict[str, Any] = {"test": test}
     if predictions is not None:
-        builder, labels = job.system.builder, task.test.labels
+        builder, labels = job.components.builder, task.test.labels
         groups, baseline_predictions = builder.groups(task.test), builder.baseline_predictions(task)
         entries["diagnostics"] = diagnose(groups, predictions.classes, labels, baseline_predictions)
         if distributed.is_main():

@@ -94,11 +94,11 @@ class RunFolder:
             return None, []
         run, config = self.record, self.path / CONFIG
         with readable(config):
-            identity = run.config if run is not None else read_json(config) if config.exists() else None
+            there = run.config if run is not None else read_json(config) if config.exists() else None
         ended = run is not None and run.status in (Status.FINISHED, Status.DIVERGED)
         # Runs that differ in rounding are pooled in one mean; a run that resumes must compute the same bits.
         allowed = INEXACT if resume == "inexact" else ROUNDING if ended else ()
-        changes = [] if identity is None else identity_differences(identity, self.settings, allowed)
+        changes = [] if there is None else config_differences(there, self.settings, allowed)
         if run is not None and run.status == Status.FINISHED and not changes:
             changes = _data_differences(run, self.settings)
         return run, changes
@@ -125,13 +125,13 @@ class RunFolder:
         return hold(self.path / LOCK, LOCK_PATIENCE_SECONDS)
 
     def clear(self) -> None:
-        """Remove record and error.log of earlier attempts, or a run that `overwrite` replaces; write the identity."""
+        """Remove record and error.log of earlier attempts, or a run that `overwrite` replaces; write config.json."""
         sweep_partials(self.path)
         if self.settings.overwrite and self._found(self.settings.resume)[1]:
             for path in self.path.iterdir():
                 if path.is_file() and path.name != LOCK:
                     path.unlink()
-        write_json(self.path / CONFIG, self.settings.identity)
+        write_json(self.path / CONFIG, self.settings.config_key)
         for name in (ERRORS, RECORD):
             (self.path / name).unlink(missing_ok=True)
 
@@ -152,7 +152,7 @@ class RunFolder:
             return False
         tensors, state = saved
         earlier, now = state["run"], trainer.output.run
-        if others := identity_differences(earlier["config"], self.settings, INEXACT):
+        if others := config_differences(earlier["config"], self.settings, INEXACT):
             raise UserError(f"{self.path / CHECKPOINT} is of another run ({'; '.join(others)}); {checkpoint.REMEDY}")
         changes = record.differences(earlier["environment"], now["environment"])
         conditions = [f"{key}: {old}, then {new}" for key, old, new in changes]
@@ -169,13 +169,13 @@ class RunFolder:
         return True
 
 
-def identity_differences(identity: Mapping[str, Any], settings: Settings, may_change: Container[str]) -> list[str]:
-    """List the differences between an identity and settings, except in the keys that may change.
+def config_differences(config: Mapping[str, Any], settings: Settings, may_change: Container[str]) -> list[str]:
+    """List the differences between the configuration of a run and settings, except in the keys that may change.
 
     Paths of data are left out, since their content is compared.
     """
-    now = json.loads(json.dumps(settings.identity))  # as a record holds it: tuples are lists
-    there, here = ({"code": {}, **record.without_paths(config)} for config in (identity, now))
+    now = json.loads(json.dumps(settings.config_key))  # as a record holds it: tuples are lists
+    there, here = ({"code": {}, **record.without_paths(config)} for config in (config, now))
     return [
         f"the code in {key.removeprefix('code.')} has changed"
         if key.startswith("code.")
@@ -187,7 +187,7 @@ def identity_differences(identity: Mapping[str, Any], settings: Settings, may_ch
 
 def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
     """List a change of the data since a finished run; only files and code of the user can change."""
-    if "code" not in settings.identity and record.without_paths(settings.identity)["task"] == settings.task:
+    if "code" not in settings.config_key and record.without_paths(settings.config_key)["task"] == settings.task:
         return []
     builder = configure.build(settings.task, "task", kind=TaskBuilder)()
     changed = prepared(builder, settings).digest != run.provenance.data_sha256

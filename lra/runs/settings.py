@@ -93,11 +93,11 @@ class Settings:
             return configure.build(self.init, "init", kind=InitialWeights)()
 
     @cached_property
-    def identity(self) -> dict[str, Any]:
+    def config_key(self) -> dict[str, Any]:
         """All settings that decide results, without paths, and the SHA-256 of weights and source files of the user.
 
         Raises:
-            UserError: the file of initial weights, whose digest is part of the identity, is missing.
+            UserError: the file of initial weights, whose digest is part of the key, is missing.
         """
         values = {key: getattr(self, key) for key in RESULT_KEYS}
         chosen = {key: asdict(value) if is_dataclass(value) else value for key, value in values.items()}  # type: ignore
@@ -106,7 +106,7 @@ class Settings:
             chosen["init"] = {**options, "sha256": self.start.sha256}
         if self.pretrain is not None:
             chosen["pretrain"] = asdict(self.pretrain)
-        configure.look_here_too()
+        configure.add_working_folder_to_path()
         if sources := code.fingerprints(*code.targets(chosen | {"init": self.init})):
             chosen["code"] = sources
         return chosen

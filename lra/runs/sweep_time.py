@@ -5,15 +5,15 @@ import time
 from lra.core.console import say, span
 from lra.core.errors import CONFIG_ERROR
 from lra.core.signals import Paused
-from lra.runs.build import Job, System
+from lra.runs.build import Components, Job
 
 MIN_STEPS, MIN_SECONDS = 3, 5.0  # measured before the estimate, without the first step
 
 
-def training_tokens(system: System) -> int:
+def training_tokens(components: Components) -> int:
     """Return the number of tokens in one training and its pretraining, padding included."""
-    phases = [system] if system.pretraining is None else [system, system.pretraining.system]
-    spec = system.builder.spec
+    phases = [components] if components.pretraining is None else [components, components.pretraining.components]
+    spec = components.builder.spec
     return sum(phase.recipe.steps * phase.recipe.batch_size for phase in phases) * spec.documents * spec.max_len
 
 
@@ -21,7 +21,7 @@ class SweepTime:
     """Estimator that prints the time of the sweep during its first run, and stops a sweep above `max_hours`."""
 
     def __init__(self, job: Job) -> None:
-        settings, spec = job.settings, job.system.builder.spec
+        settings, spec = job.settings, job.components.builder.spec
         self._tokens = settings.sweep.tokens if job.number == 0 else None
         self._per_step = settings.train.batch_size * spec.documents * spec.max_len
         self._max_hours = settings.max_hours if settings.sweep_minutes is None else None

@@ -1,4 +1,4 @@
-"""One run of a sweep. A mistake or a failure is printed, and the other runs continue."""
+"""Train one run of a sweep; a mistake or a failure is printed, and the sweep continues."""
 
 from contextlib import suppress
 from multiprocessing import parent_process
@@ -14,12 +14,11 @@ from lra.core.files import Locked, write_atomic
 from lra.core.signals import Paused, worker_flag
 from lra.records.names import ERRORS, seed_folder
 from lra.runs.build import Job, assemble
-from lra.runs.loggers import loggers_of
 from lra.runs.run_folder import RunFolder, Status
 from lra.runs.settings import settings_of
 from lra.sweep import search
 
-_paused = False  # True in a worker of joblib after a pause: it starts no further run
+_paused = False  # True in a joblib worker whose run was paused: it starts no other run
 
 
 def train(cfg: DictConfig) -> str | float:
@@ -38,22 +37,23 @@ def train(cfg: DictConfig) -> str | float:
     in_driver = launcher == "basic" or (launcher == "joblib" and not in_worker)  # with n_jobs=1 joblib has no workers
     if not in_driver:
         without_bars()
-    if _paused or worker_flag.signalled():
+    if _paused or worker_flag.signalled():  # joblib cannot cancel the runs that it has queued
         return Status.WAITING
-    cell, number = rates.applied(cfg, hydra_cfg), hydra_cfg.job.num
+    cell, number = rates.apply(cfg, hydra_cfg), hydra_cfg.job.num
     title = f"[{number + 1}{'' if searching else f'/{cfg.sweep.jobs}'}] {cell} seed {cfg.seed}"
     try:
         settings = settings_of(cfg)
-        loggers_of(settings)  # raises UserError for their options before the training
-        job = Job(settings=settings, system=assemble(settings), cell=cell, title=title, number=number, search=searching)
+        job = Job(
+            settings=settings, components=assemble(settings), cell=cell, title=title, number=number, search=searching
+        )
         if searching:
-            search.check(job.system.builder)
+            search.check(job.components.builder)
         if settings.describe:
             from lra.runs.describe import print_summary
 
             print_summary(job, measured=True)
             return "described"
-        from lra.runs.run import run  # imports torch, as building the job did
+        from lra.runs.run import run  # here, because it imports torch, which takes seconds
 
         outcome = run(job)
     except Locked as other:
@@ -61,12 +61,12 @@ def train(cfg: DictConfig) -> str | float:
         outcome = Status.RUNNING
     except UserError as error:
         say(f"{title}: error: {error}")
-        with suppress(UserError):  # a full disk; the summary of the sweep reads this file
+        with suppress(UserError):  # the disk is full; else the summary of the sweep reads this file
             write_atomic(Path(cfg.out, cell.folder, seed_folder(cfg.seed), ERRORS), f"{error}\n".encode())
         outcome = Status.REFUSED
     except Paused as pause:
         pause.title = title
-        if in_driver:
+        if in_driver:  # the sweep ends; workers and other machines return the status instead
             raise
         say(pause.line)
         _paused = in_worker
@@ -74,4 +74,4 @@ def train(cfg: DictConfig) -> str | float:
     if not searching:
         return outcome
     record = RunFolder.of(job).record if outcome in (Status.FINISHED, Status.SKIPPED) else None
-    return float("-inf") if record is None else search.objective(record)
+    return float("-inf") if record is None else search.objective(record)  # sweepers maximise it

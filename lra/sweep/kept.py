@@ -1,8 +1,7 @@
-"""Before the first step of a sweep: take over kept runs, and refuse runs that would prevent its report."""
+"""Take over kept runs before a sweep trains, and refuse runs that its report could not show."""
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,28 +13,19 @@ from lra.core.paths import CHECKOUT
 from lra.records.names import RECORD, RUNS
 from lra.records.record import Provenance, RunRecord
 from lra.records.runs import Run, read_runs, unpack
-from lra.runs.run_folder import Status, identity_differences, prepared
+from lra.runs.run_folder import RunFolder, Status, config_differences
 from lra.sweep.plan import Plan, PlannedCell, PlannedRun
 
-Digests = dict[str, str | None]  # SHA-256 of prepared data by the digest of a task's options
 
+def take_over(plan: Plan) -> None:
+    """Copy kept runs that equal planned ones into the results folder, so that the sweep does not train them again.
 
-def data_digest(row: PlannedCell, digests: Digests) -> str | None:
-    """Return the digest of a cell's data, prepared at the first call; None if they are not on this machine."""
-    key = digest(row.settings.task)
-    if key not in digests:
-        try:
-            digests[key] = prepared(row.system.builder, row.settings).digest
-        except UserError:
-            digests[key] = None
-    return digests[key]
-
-
-def take_over(plan: Plan, digests: Digests) -> None:
-    """Copy kept runs, which `plan` need not train again, from the folder `kept` and the results folder's runs.jsonl.
-
-    A kept run is taken over if its configuration, code, task version and data are those of the planned run.
+    Kept runs are in the folder `kept` and in the `runs.jsonl` of the results folder. Runs are equal if configuration,
+    code, task version and data are.
     """
+    by_data = defaultdict(list)
+    for row in plan.rows:
+        by_data[digest(row.settings.task)].append(row)
     kept = plan.rows[0].settings.kept
     sources = [(plan.out, "")]
     if kept is not None:
@@ -44,60 +34,73 @@ def take_over(plan: Plan, digests: Digests) -> None:
         if not (folder / RUNS).exists():
             continue
         known = {run.name: run for run in read_runs(folder / RUNS)}
-        reasons: Counter[str] = Counter()
-        by_data = defaultdict(list)
-        for row in plan.rows:
-            by_data[digest(row.settings.task)].append(row)
-        taken = [pair for rows in by_data.values() for pair in _equal(plan, rows, known, reasons, digests)]
-        for run, found in taken:
-            unpack(replace(found, record=found.record.model_copy(update={"kept": name} if name else {})), run.folder)
+        taken, reasons = 0, Counter[str]()
+        for rows in by_data.values():
+            equal, others = _equal(plan, rows, known)
+            for run, found in equal:
+                record = found.record.model_copy(update={"kept": name} if name else {})
+                unpack(replace(found, record=record), run.folder)
+            taken += len(equal)
+            reasons += others
         if taken and name:
-            say(f"{plural(len(taken), 'run')} taken from {name}; kept=null trains them again")
+            say(f"{plural(taken, 'run')} taken from {name}; kept=null trains them again")
         for reason, count in reasons.items():
             say(f"{plural(count, 'run')} of {name or folder} not taken: {reason}")
 
 
 def _equal(
-    plan: Plan, rows: list[PlannedCell], known: dict[str, Run], reasons: Counter[str], digests: Digests
-) -> Iterator[tuple[PlannedRun, Run]]:
-    """Yield the planned runs of a column that have not started, each with an equal kept run.
+    plan: Plan, rows: list[PlannedCell], known: dict[str, Run]
+) -> tuple[list[tuple[PlannedRun, Run]], Counter[str]]:
+    """Find the kept runs to take over among those of cells with the same data.
 
-    `reasons` counts why other kept runs are not taken.
+    Args:
+        known: kept runs by name.
+
+    Returns:
+        The planned runs that have not started, each with an equal kept run, and the reasons why other kept runs are not
+        equal, with their counts.
     """
-    pairs, others = [], 0
+    pairs, others, reasons = [], 0, Counter[str]()
     for row in rows:
         for run in row.runs:
             found = known.get(run.folder.relative_to(plan.out).as_posix())
-            if run.run_folder.is_claimed or found is None:
+            if RunFolder.of(run).is_claimed or found is None:
                 others += 1
             elif reason := _difference(row, run, found.record):
                 reasons[reason] += 1
                 others += 1
             else:
-                pairs.append((row, run, found))
-    for row, run, found in pairs:  # compared only if other runs will train on the data: preparing takes time
-        if others and data_digest(row, digests) != found.record.provenance.data_sha256:
+                pairs.append((run, found))
+    equal = []
+    for run, found in pairs:
+        # Preparing the data takes time, so they are compared only if other runs will train on them.
+        if others and plan.data_digest(rows[0]) != found.record.provenance.data_sha256:
             reasons[f"{found.record.task}: the data here differ, or are not prepared on this machine"] += 1
         else:
-            yield run, found
+            equal.append((run, found))
+    return equal, reasons
 
 
 def _difference(row: PlannedCell, run: PlannedRun, record: RunRecord) -> str:
     """Return the reason why a kept run is not the planned one; empty if it is."""
-    spec = row.system.builder.spec
+    spec = row.components.builder.spec
     if record.status not in (Status.FINISHED, Status.DIVERGED):
         return record.status
     if record.task_version != spec.version:
         return f"{record.task}: task version {record.task_version}, now {spec.version}"
     stated = [("task", record.task, spec.name), ("selection", record.selection, row.settings.train.selection)]
     changes = [f"{key}: {there} there, {here} now" for key, there, here in stated if there != here]
-    return "; ".join([*changes, *identity_differences(record.config, run.settings, ROUNDING)])
+    return "; ".join([*changes, *config_differences(record.config, run.settings, ROUNDING)])
 
 
-def refuse_conflicts(
-    plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]]], digests: Digests
-) -> dict[Path, str]:
-    """Return the folders of runs that the report could not pool with earlier runs of their cell, with the reason.
+def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]]]) -> dict[Path, str]:
+    """Find planned runs that the report could not pool with earlier runs of their cell.
+
+    Args:
+        to_do: cells of the plan, each with its runs to train.
+
+    Returns:
+        The reason by the folder of the run.
 
     Raises:
         UserError: runs to train would share a column of the report with earlier runs, but cannot be compared with them.
@@ -116,11 +119,12 @@ def refuse_conflicts(
     for row, runs in to_do:
         if not runs:
             continue
-        first = _expected(plan, row, runs[0], None)  # the data are prepared only if there is something to compare
+        first = _expected(plan, runs[0])
         column = columns[tuple(getattr(first.record, key) for key in COLUMN)]
         if not column:
             continue
-        first = _expected(plan, row, runs[0], data_digest(row, digests))
+        # Only now, since it prepares the data.
+        first.record.provenance = Provenance.model_construct(data_sha256=plan.data_digest(row))
         if fault := conflict([*(run for run in column if run.cell == first.cell), first], "a cell"):
             reason = f"{fault}; delete the runs of {plan.out / first.cell}, or choose another out=..."
             refused |= {run.folder: reason for run in runs}
@@ -129,11 +133,7 @@ def refuse_conflicts(
     return refused
 
 
-def _expected(plan: Plan, row: PlannedCell, run: PlannedRun, data_sha256: str | None) -> Run:
-    """Return a planned run with what its record will say about its configuration and data."""
-    record = RunRecord.model_construct(
-        **row.job(run).labels,
-        config=json.loads(json.dumps(run.settings.identity)),
-        provenance=Provenance.model_construct(data_sha256=data_sha256),
-    )
+def _expected(plan: Plan, run: PlannedRun) -> Run:
+    """Return a planned run with the labels and the configuration that its record will have."""
+    record = RunRecord.model_construct(**run.labels, config=json.loads(json.dumps(run.settings.config_key)))
     return Run(run.folder.relative_to(plan.out).as_posix(), record)

@@ -1,4 +1,4 @@
-"""A sweep of lra's own sweeper: check, launch, report, exit code."""
+"""Run a sweep of lra's own sweeper: check it, launch its runs, write its report."""
 
 import multiprocessing
 import os
@@ -26,7 +26,7 @@ from lra.records.names import LOCK
 from lra.records.runs import declared
 from lra.runs.build import check_attention
 from lra.runs.loggers import log_finished
-from lra.runs.run_folder import Status
+from lra.runs.run_folder import RunFolder, Status
 from lra.runs.sweep_time import training_tokens
 from lra.sweep import kept
 from lra.sweep.plan import Plan, PlannedRun, check_data, declare, planned
@@ -35,9 +35,9 @@ ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other m
 
 
 class Forwarding(StopFlag):
-    """Stop flag of a sweep with joblib: passes a signal to the workers, which save their runs while the parent waits.
+    """Stop flag that passes a signal on to the workers of joblib and lets the parent wait until they have saved.
 
-    Raising an exception in the parent would make joblib kill them.
+    An exception in the parent would make joblib kill the workers.
     """
 
     def _set(self, number: int, frame: FrameType | None) -> None:
@@ -64,33 +64,30 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         from lra.runs.describe import print_summary
 
         for row in plan.rows:
-            print_summary(row.job(row.runs[0]), measured=False)  # seeds have the settings of their cell
+            print_summary(row.runs[0], measured=False)  # seeds have the settings of their cell
         return
     _check_reference(plan)
     with read_write(config):
         config.out = str(plan.out)  # resolved once, for all jobs and folders of the launcher
-    digests: kept.Digests = {}
-    kept.take_over(plan, digests)
+    kept.take_over(plan)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
     if _launcher(config) not in ELSEWHERE:  # another machine may have the data, and other devices
         waiting = [row for row, runs in to_do if runs]
         check_data(waiting)
         for row in waiting:
-            check_attention(row.settings, row.system)
-    refused = kept.refuse_conflicts(plan, to_do, digests)
+            check_attention(row.settings, row.components)
+    refused = kept.refuse_conflicts(plan, to_do)
     for reason in dict.fromkeys(refused.values()):
         say(f"lra-train: error: {reason}")
     to_do = [(row, [run for run in runs if run.folder not in refused]) for row, runs in to_do]
-    declare(plan)
-    tokens = sum(training_tokens(row.system) * len(runs) for row, runs in to_do)
+    declare(plan)  # after all checks, so that a refused sweep leaves no rows in the report
+    tokens = sum(training_tokens(row.components) * len(runs) for row, runs in to_do)
     runs = [run for _, runs in to_do for run in runs]
-    others = {run.folder for run in runs} | {*refused}
-    for row in plan.rows:  # finished runs whose loggers did not see them
-        for run in row.runs if row.settings.logger else ():
-            earlier = None if run.folder in others else run.run_folder.record
-            if earlier is not None and earlier.status == Status.FINISHED:
-                log_finished(row.job(run))
-    say(f"{plural(sum(len(row.runs) for row in plan.rows), 'run')}, {len(runs)} to train, in {plan.out}")
+    everything = [run for row in plan.rows for run in row.runs]
+    for run in everything:
+        if run.settings.logger and RunFolder.of(run).status()[0] == Status.FINISHED:
+            log_finished(run)  # its loggers may have been chosen after it was trained
+    say(f"{plural(len(everything), 'run')}, {len(runs)} to train, in {plan.out}")
     broken, code = "", 0
     try:
         if runs:
@@ -103,6 +100,25 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     _conclude(plan, refused, broken, code)
 
 
+def _check_launch(config: DictConfig) -> None:
+    """Raise UserError if the sweep cannot be started."""
+    from lra.training import distributed
+
+    if config.rerun is not None:
+        raise UserError(f"rerun={config.rerun}: one run at a time, without --multirun")
+
+    processes = distributed.started_with()
+    if processes > 1:
+        raise UserError(
+            f"--multirun in each of {processes} processes would run the sweep {processes} times: start it once, "
+            "without torchrun"
+        )
+    space, plugin, *_ = config.hydra.launcher._target_.split(".")
+    if find_spec(space) is None or find_spec(f"{space}.{plugin}") is None:
+        name = _launcher(config)
+        raise UserError(f"hydra/launcher={name}: not installed; pip install hydra-{name.split('_')[0]}-launcher")
+
+
 def _check_reference(plan: Plan) -> None:
     """Raise UserError if `sweep.reference` is no row of the report."""
     name = plan.rows[0].settings.sweep.reference
@@ -113,7 +129,7 @@ def _check_reference(plan: Plan) -> None:
 
     published = Published.of_folder(plan.out)
     for row in plan.rows:
-        published.add(row.cell.attention, row.cell.variant, row.system.row)
+        published.add(row.cell.attention, row.cell.variant, row.components.row)
     cells: list[Any] = [*(row.cell for row in plan.rows), *declared(plan.out).cells]
     known = {
         published.name(cell.attention, cell.variant, settings)
@@ -142,6 +158,7 @@ def _launch(
     if _launcher(config) == "basic":
         _one_by_one(launcher, runs, shared)
         return
+    # All runs at once, since these launchers queue them.
     flag, by_joblib = Forwarding(), _launcher(config) == "joblib"
     if by_joblib:
         launcher.joblib["initializer"] = keep_worker
@@ -175,10 +192,19 @@ def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> N
         broken: error of the launcher, empty if there was none.
         code: exit code if the sweep was stopped; waiting runs are then not listed.
     """
+    from lra.reports import show, write_report  # imports pandas and statsmodels
+
     runs = [run for row in plan.rows for run in row.runs]
-    outcomes = {run.folder: run.run_folder.status() for run in runs}
+    outcomes = {run.folder: RunFolder.of(run).status() for run in runs}
     outcomes |= {folder: (Status.REFUSED, reason) for folder, reason in refused.items()}
-    counts = Counter(status for status, _ in outcomes.values()) + _report(plan.out)
+    counts: Counter[str] = Counter(status for status, _ in outcomes.values())
+    try:
+        page = write_report(plan.out)
+        show(page)
+        say(f"report: {page}")
+    except Exception as error:  # the outcomes of the runs are still printed
+        say(f"lra-train: error: no report: {first_line(error)}")
+        counts["no report"] = 1
     if broken:
         say(f"lra-train: the launcher gave up: {broken.splitlines()[0]}")
     others = [f", {number} {status}" for status, number in sorted(counts.items()) if status != Status.FINISHED]
@@ -193,20 +219,6 @@ def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> N
         raise SystemExit(code)
 
 
-def _report(out: Path) -> Counter[str]:
-    """Write and print the report; return an empty counter, or one with `no report` if that fails."""
-    from lra.reports import show, write_report  # imports pandas and statsmodels
-
-    try:
-        page = write_report(out)
-        show(page)
-        say(f"report: {page}")
-    except Exception as error:  # the outcomes of the runs are still printed
-        say(f"lra-train: error: no report: {first_line(error)}")
-        return Counter({"no report": 1})
-    return Counter()
-
-
 def exit_code(bad: set[str]) -> int:
     """Return the exit code of a sweep for the statuses of its runs that are not finished."""
     if bad & {Status.PAUSED, Status.RUNNING}:
@@ -214,22 +226,3 @@ def exit_code(bad: set[str]) -> int:
     if bad <= {Status.REFUSED}:
         return CONFIG_ERROR if bad else 0
     return FAILED
-
-
-def _check_launch(config: DictConfig) -> None:
-    """Raise UserError if the sweep cannot be started."""
-    from lra.training import distributed
-
-    if config.rerun is not None:
-        raise UserError(f"rerun={config.rerun}: one run at a time, without --multirun")
-
-    processes = distributed.started_with()
-    if processes > 1:
-        raise UserError(
-            f"--multirun in each of {processes} processes would run the sweep {processes} times: start it once, "
-            "without torchrun"
-        )
-    space, plugin, *_ = config.hydra.launcher._target_.split(".")
-    if find_spec(space) is None or find_spec(f"{space}.{plugin}") is None:
-        name = _launcher(config)
-        raise UserError(f"hydra/launcher={name}: not installed; pip install hydra-{name.split('_')[0]}-launcher")

@@ -1,4 +1,4 @@
-"""Plan of a sweep: its cells, the runs of each, and their folders.
+"""Plan a sweep: its cells and their runs.
 
 `sweep.json` in the results folder lists the declared cells and their seeds, so that the report can list missing runs.
 It is written before the first run starts, after every cell's configuration has been checked.
@@ -7,7 +7,7 @@ It is written before the first run starts, after every cell's configuration has 
 import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -31,36 +31,27 @@ from lra.core.files import digest, explained, hold
 from lra.datasets.task import DataConfig
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
-from lra.runs.build import Job, System, assemble, run_folder
-from lra.runs.loggers import loggers_of
-from lra.runs.run_folder import RunFolder
+from lra.runs.build import Components, Job, assemble
+from lra.runs.run_folder import RunFolder, prepared
 from lra.runs.settings import Settings, settings_of
 
 LOCK_PATIENCE_SECONDS = 60.0
 SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
 Compose = Callable[[list[str]], tuple[Settings, DictConfig]]
 POOLED = ("task", "attention", "protocol", "model", "train", "pretrain", "precision")
-INDIRECT_KEYS = ("system", "case", "size", "experiment")  # act through other keys
+INDIRECT_KEYS = ("system", "case", "size", "experiment")  # these options set other keys
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedRun:
+class PlannedRun(Job):
     """One run of a sweep. `overrides`: the command line that composes it."""
 
-    folder: Path
-    settings: Settings
-    title: str
     overrides: list[str]
-
-    @property
-    def run_folder(self) -> RunFolder:
-        """Folder of the run, which gives its status."""
-        return RunFolder(self.folder, self.settings)
 
     def to_do(self) -> bool:
         """Return True if the run would train; print why if it is refused."""
         try:
-            return not self.run_folder.is_done
+            return not RunFolder.of(self).is_done
         except UserError as error:
             say(f"{self.title}: error: {error}")
             return False
@@ -68,23 +59,19 @@ class PlannedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedCell:
-    """One cell of a sweep and its runs."""
+    """One cell of a sweep and its runs; `settings` are those of its first seed."""
 
     cell: Cell
     settings: Settings
-    system: System
+    components: Components
     runs: list[PlannedRun]
-
-    def job(self, run: PlannedRun) -> Job:
-        """Return the job of one of its runs."""
-        return Job(settings=run.settings, system=self.system, cell=self.cell, title=run.title)
 
     @property
     def declared(self) -> DeclaredCell:
         """Entry of the cell in `sweep.json`."""
         return DeclaredCell(
             **asdict(self.cell),
-            task_name=self.system.builder.spec.name,
+            task_name=self.components.builder.spec.name,
             selection=self.settings.train.selection,
             folder=self.cell.folder.as_posix(),
             seeds=[run.settings.seed for run in self.runs],
@@ -100,14 +87,33 @@ class Plan:
     out: Path
     varied: list[str]
     rows: list[PlannedCell]
+    _digests: dict[str, str | None] = field(default_factory=dict)
+
+    def data_digest(self, row: PlannedCell) -> str | None:
+        """Return the digest of a cell's data, prepared at the first call; None if they are not on this machine."""
+        key = digest(row.settings.task)
+        if key not in self._digests:
+            try:
+                self._digests[key] = prepared(row.components.builder, row.settings).digest
+            except UserError:
+                self._digests[key] = None
+        return self._digests[key]
 
 
 def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
-    """Return every cell of a sweep, checked; `config` includes Hydra's node. Raises UserError for the first mistake."""
+    """Return the plan of the sweep that a configuration describes; every cell is composed and checked.
+
+    Args:
+        config: configuration of the command line, including Hydra's node.
+        loader: composes the configuration of each cell.
+
+    Raises:
+        UserError: the first mistake.
+    """
     now = time.localtime()  # one time for all runs if `out` contains ${now:...}
     OmegaConf.register_new_resolver("now", lambda pattern: time.strftime(pattern, now), replace=True)
     overrides = _overrides(config, loader)
-    seeds = overrides.pop("seed", None)
+    seeds = overrides.pop("seed", None)  # not part of a cell: each cell has a run for each of them
     several = {key: [_parsed(text) for text in texts] for key, texts in overrides.items() if len(texts) > 1}
     named = {key: None for parsed in several.values() for each in parsed for key in keys_of(each)}
     varied = [key for key in named if key not in (*PLACED, *INDIRECT_KEYS)]
@@ -121,8 +127,8 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
 
     # `system`, `case`, `size` and `experiment` act through other keys, which name the cells; they are part of the name
     # only where two cells would have the same name without them.
-    for keys in (varied, [*varied, *indirect]):
-        rows = [_row(compose, list(combination), seeds, keys) for combination in product(*overrides.values())]
+    for keys in (varied, [*varied, *indirect]):  # without the indirect keys first
+        rows = [_planned_cell(compose, list(combination), seeds, keys) for combination in product(*overrides.values())]
         clash = _clash(rows)
         if clash is None or not indirect:
             break
@@ -134,7 +140,7 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
             "folder: set out=FOLDER, without what the sweep varies"
         )
     if clash is not None:
-        (key, one, two), *_ = differences(clash[0].settings.identity, clash[1].settings.identity)
+        (key, one, two), *_ = differences(clash[0].settings.config_key, clash[1].settings.config_key)
         raise UserError(
             f"{clash[0].cell}: two rows of this sweep would share this cell of the table, with {key} {one} and {two}; "
             "use another task.name for each data set, or another out=... for other rows"
@@ -148,7 +154,7 @@ def _check_rates(rows: list[PlannedCell]) -> None:
     path = rows[0].settings.rates
     if path is None:
         return
-    without = [row.cell for row in rows if rates.found(path, row.cell) is None]
+    without = [row.cell for row in rows if rates.settings_for(path, row.cell) is None]
     if without and len(without) == len(rows):
         raise UserError(rates.no_row(path, without))
     if without:
@@ -156,21 +162,21 @@ def _check_rates(rows: list[PlannedCell]) -> None:
 
 
 def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
-    """Remove cells that are planned twice, in place; return two different cells of one folder, if there are any."""
+    """Remove cells that are planned twice from `rows`; return two different cells of one folder, if there are any."""
     known: dict[Path, PlannedCell] = {}
     for row in [*rows]:
         other = known.setdefault(row.cell.folder, row)
         if other is not row:
-            if other.settings.out != row.settings.out or other.settings.identity != row.settings.identity:
+            if other.settings.out != row.settings.out or other.settings.config_key != row.settings.config_key:
                 return other, row
             rows.remove(row)
     return None
 
 
-def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
+def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
+    """Return the cell of one combination of overrides, with a run for each seed, or for that of the configuration."""
     settings, composed = compose([*overrides, *(seeds or [])[:1]])
-    loggers_of(settings)
-    system = assemble(settings)
+    components = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
     # Composing takes 0.1 s: the seeds of a cell share one composition unless another value depends on the seed.
     differs = settings.init is not None or SEED_REFERENCE.search(str(_unresolved(composed)))
@@ -184,13 +190,14 @@ def _row(compose: Compose, overrides: list[str], seeds: list[str] | None, varied
             _refuse_seed_references(settings, seeded)
         runs.append(
             PlannedRun(
-                folder=run_folder(seeded, cell),
                 settings=seeded,
+                components=components,
+                cell=cell,
                 title=f"{cell} seed {seed}",
                 overrides=[*overrides, override],
             )
         )
-    return PlannedCell(cell=cell, settings=settings, system=system, runs=runs)
+    return PlannedCell(cell=cell, settings=settings, components=components, runs=runs)
 
 
 def _refuse_seed_references(first: Settings, other: Settings) -> None:
@@ -203,7 +210,7 @@ def _refuse_seed_references(first: Settings, other: Settings) -> None:
         )
 
 
-@cache  # the seeds of all cells are the same
+@cache  # all cells have the same seeds
 def _parsed(override: str) -> Override:
     return OverridesParser.create().parse_override(override)
 
@@ -254,7 +261,7 @@ def check_data(rows: list[PlannedCell]) -> None:
     located: dict[str, str | None] = {}  # by the options of the task
     columns: dict[tuple[str, str, str], tuple[str | None, Cell]] = {}
     for row in rows:
-        builder, task = row.system.builder, digest(row.settings.task)
+        builder, task = row.components.builder, digest(row.settings.task)
         name = builder.spec.name
         if name in lacking:
             continue
@@ -271,12 +278,12 @@ def check_data(rows: list[PlannedCell]) -> None:
                 f"{cell} and {row.cell}: different data under the name {name!r}, which would share a column of the "
                 "report; train each with a task.name or an out of its own"
             )
-    for name, message in lacking.items():
+    for name, message in lacking.items():  # all of them, so that one look at the messages is enough
         say(f"{name}: {message}")
     if lacking:
-        others = dict.fromkeys(row.cell.task for row in rows if row.system.builder.spec.name not in lacking)
+        others = dict.fromkeys(row.cell.task for row in rows if row.components.builder.spec.name not in lacking)
         remedy = f"add the files above{', or train the others: task=' if others else ''}{','.join(others)}"
-        runs = [len(row.runs) for row in rows if row.system.builder.spec.name in lacking]
+        runs = [len(row.runs) for row in rows if row.components.builder.spec.name in lacking]
         total = sum(len(row.runs) for row in rows)
         raise UserError(f"no data for {', '.join(lacking)} ({sum(runs)} of {plural(total, 'run')}); {remedy}")
 

@@ -58,6 +58,7 @@ def best_settings(runs: list[Run], overrides: Iterable[str]) -> list[dict[str, A
     for key in {key for run in runs for key in run.record.settings}:
         values[key] = {json.dumps(run.record.settings.get(key)) for run in runs}
     parsed = OverridesParser.create().parse_overrides(list(overrides))
+    # A swept key is a setting also where all finished trials have the same value of it.
     swept = typed_keys(override.input_line for override in parsed if override.is_sweep_override())
     searched = {*filter(names_a_cell, swept)} | {key for key in values if len(values[key]) > 1}
     found: dict[System, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))

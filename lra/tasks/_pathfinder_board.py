@@ -1,8 +1,7 @@
 """Occupancy masks on which Pathfinder's snakes grow, and their rendering, for many images at once.
 
-The public generator keeps lines and markers in float32, where many values that should end in .5 are slightly smaller
-and are rounded down. `exact` uses whole numbers, where such values are rounded up. IEEE 754 defines the rounding of
-every operation, so that a picture has the same bytes on every machine.
+Lines and markers are whole numbers in float32, and IEEE 754 defines the rounding of every operation, so that a picture
+has the same bytes on every machine.
 
 Legend: n images, S paddles of a snake, P pixels of a stamp's side, W of a window's; positions are (row, column), turns
 index the directions of `Paddles`.
@@ -116,10 +115,9 @@ def joined(snakes: "tuple[Snakes, ...] | list[Snakes]") -> Snakes:
     return Snakes(*(np.concatenate(parts) for parts in zip(*snakes, strict=True)))
 
 
-def lit(sprites: np.ndarray, contrast: int, *, exact: bool) -> np.ndarray:
-    """Scale uint8 sprites by a contrast in percent to float32: whole numbers if `exact`, else fractions of white."""
-    values = sprites.astype(np.float32)
-    return values * np.float32(contrast) if exact else values / np.float32(FULL) * np.float32(contrast / 100)
+def lit(sprites: np.ndarray, contrast: int) -> np.ndarray:
+    """Return uint8 sprites times a contrast in percent, as whole numbers in float32."""
+    return sprites.astype(np.float32) * np.float32(contrast)
 
 
 def paint(canvas: np.ndarray, rim: int, lines: np.ndarray, snake: Snakes, rows: np.ndarray) -> None:
@@ -128,20 +126,14 @@ def paint(canvas: np.ndarray, rim: int, lines: np.ndarray, snake: Snakes, rows: 
         lay(canvas, rim, lines[turn], rows, position)
 
 
-def marked(canvas: np.ndarray, ends: np.ndarray, radius: float, *, exact: bool) -> np.ndarray:
+def marked(canvas: np.ndarray, ends: np.ndarray, radius: float) -> np.ndarray:
     """Return images [n, W, W] uint8 with a marker at each of the two positions `ends` [n, 2, 2] of an image."""
     window = canvas.shape[-1]
-    looks = lit(markers(radius, window), MARKER, exact=exact)
+    looks = lit(markers(radius, window), MARKER)
     side = looks.shape[-1]
     for position in ends.swapaxes(0, 1):
         corner = np.clip(position - side // 2, 0, window - side)
         lay(canvas, 0, looks[tuple((position - corner).T)], np.arange(len(canvas)), corner + side // 2)
-    return _greys(canvas, exact=exact)
-
-
-def _greys(canvas: np.ndarray, *, exact: bool) -> np.ndarray:
-    """Return images uint8, each scaled so that its largest value is 255, and rounded."""
+    # Scale each image so that its largest value is 255, and round halves up.
     values = canvas.astype(np.float64)
-    highest = values.max(axis=(1, 2), keepdims=True)
-    scaled = FULL * values / highest if exact else values * (FULL / highest)
-    return (scaled + 0.5).astype(np.uint8)
+    return (FULL * values / values.max(axis=(1, 2), keepdims=True) + 0.5).astype(np.uint8)

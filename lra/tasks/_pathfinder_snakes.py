@@ -45,9 +45,6 @@ class Design:
         distractor_length: paddles of a distractor.
         contrast: contrast of the snakes in percent.
         distractor_contrast: contrast of the distractors in percent.
-        fixed_generator: remove the artefacts of the public generator: the first paddle has any direction; the second
-            snake does not begin on the first; no paddle is missing from the mask; distractors have the contrast of the
-            snakes; all edges are alike; grey values and positions are rounded from exact values.
     """
 
     window: PositiveInt
@@ -63,16 +60,6 @@ class Design:
     distractor_length: PositiveInt
     contrast: PositiveInt
     distractor_contrast: PositiveInt
-    fixed_generator: bool
-
-    @property
-    def contrasts(self) -> tuple[int, int]:
-        """Contrast of the two snakes, and of the distractors, in percent."""
-        return self.contrast, self.contrast if self.fixed_generator else self.distractor_contrast
-
-    def paddles(self, margin: int) -> Paddles:
-        sizes = self.paddle_length, self.paddle_thickness, margin
-        return paddles(*sizes, self.continuity, self.window, self.seed_distance, exact=self.fixed_generator)
 
 
 class Images(NamedTuple):
@@ -105,11 +92,12 @@ def _drawn(
     draws: Draws, design: Design, margin: int, labels: np.ndarray, origins: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return pixels and attributes of images with these labels; `origins` [n]: which snake has the first marker."""
-    style, rows = design.paddles(margin), np.arange(len(labels))
+    sizes = design.paddle_length, design.paddle_thickness, margin
+    style, rows = paddles(*sizes, design.continuity, design.seed_distance), np.arange(len(labels))
     board, *pair = _pairs(draws, design, style, len(labels))
     side = design.window + 2 * style.rim
     canvas = np.zeros((len(labels), side, side), dtype=np.float32)
-    lines, short_lines = (lit(style.line, contrast, exact=design.fixed_generator) for contrast in design.contrasts)
+    lines, short_lines = lit(style.line, design.contrast), lit(style.line, design.distractor_contrast)
     for snake in pair:
         paint(canvas, style.rim, lines, snake, rows)
     placed = np.zeros(len(labels), dtype=np.int64)
@@ -121,7 +109,7 @@ def _drawn(
     start, end = positions[rows, origins, 0], positions[rows, np.where(labels == 1, origins, 1 - origins), -1]
     rim = style.rim
     ends = np.stack([start, end], axis=1)
-    pixels = marked(canvas[:, rim:-rim, rim:-rim], ends, design.marker_radius, exact=design.fixed_generator)
+    pixels = marked(canvas[:, rim:-rim, rim:-rim], ends, design.marker_radius)
     path = np.diff(positions[rows, origins], axis=1)
     attributes = np.stack([_rounded(_lengths(end - start)), placed, _rounded(_lengths(path).sum(axis=1))], axis=1)
     return pixels, attributes
@@ -161,7 +149,7 @@ def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes,
         for number in range(2):
             kept, pair[number] = _extended(draws, board, rows, pair[number])
             rows, pair[1 - number] = rows[kept], pair[1 - number].at(kept)
-    for snake in pair if design.fixed_generator else pair[1:]:
+    for snake in pair:
         board.add(rows, snake.positions[:, -1], snake.turns[:, -1])
     return board.at(rows), *pair  # type: ignore[return-value]
 
@@ -169,29 +157,24 @@ def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes,
 def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list[Snakes]]:
     """Return the indices of images with room for the first paddles of two snakes, and these paddles.
 
-    As in the public generator, all pixels that are checked around the first paddle must be at least 2 * `seed_distance`
-    away from the edges of the window; only few directions of the paddle satisfy this.
+    The first snake begins at least 2 * `seed_distance` away from the edges of the window.
     """
     style, n = board.style, len(board)
     edge = 2 * design.seed_distance
-    low, high = (edge - style.seen.min(axis=1), design.window - edge - style.seen.max(axis=1))
-    if design.fixed_generator:
-        low, high = np.full_like(low, edge), np.full_like(high, design.window - edge)
-    fit = np.flatnonzero((high > low).all(axis=1) & (style.usable | design.fixed_generator))
-    if not len(fit):
+    if design.window <= 2 * edge:
         raise UserError(
             f"pathfinder: no first paddle fits {edge} pixels (twice task.seed_distance) away from the edges of "
             f"{design.window} pixels (task.window)"
         )
-    turns = np.stack([fit[draws.below(len(fit), n)], draws.below(DEGREES, n)], axis=1)
-    first = low[turns[:, 0]] + draws.below((high - low)[turns[:, 0]], n, 2)
-    positions = np.stack([first, style.walked(style.second, draws.below(DEGREES, n), first)], axis=1)
-    pivots = style.walked(style.first, turns, positions)
-    good = (board.within(style.walked(style.head, turns, positions)) & board.within(pivots)).all(axis=1)
-    if design.fixed_generator:
-        alone, rows = empty(design.window, design.padding, style, n), np.arange(n)
-        alone.add(rows, positions[:, 0], turns[:, 0])
-        good &= ~alone.touches(rows, positions[:, 1], turns[:, 1])
+    turns = np.stack([draws.below(DEGREES, n), draws.below(DEGREES, n)], axis=1)
+    first = edge + draws.below(design.window - 2 * edge, n, 2)
+    second = np.rint(first + style.second[draws.below(DEGREES, n)]).astype(np.int64)
+    positions = np.stack([first, second], axis=1)
+    pivots = positions + style.first[turns]
+    good = (board.within(positions + style.head[turns]) & board.within(pivots)).all(axis=1)
+    alone, rows = empty(design.window, design.padding, style, n), np.arange(n)
+    alone.add(rows, positions[:, 0], turns[:, 0])
+    good &= ~alone.touches(rows, positions[:, 1], turns[:, 1])
     rows = np.flatnonzero(good)
     return rows, [Snakes(positions[rows, k, None], turns[rows, k, None], pivots[rows, k]) for k in range(2)]
 
@@ -202,7 +185,7 @@ def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tu
     A paddle is drawn into the mask when the next one is placed; if it were drawn earlier, the next would touch it.
     """
     style, rim = board.style, board.style.rim
-    pivots = style.walked(style.ahead, snake.turns[:, -1], snake.pivot)
+    pivots = snake.pivot + style.ahead[snake.turns[:, -1]]
     points = pivots[:, None] + style.points
     room = FULL - board.near[rows[:, None], points[..., 0] + rim, points[..., 1] + rim].astype(np.int64)
     ends = np.cumsum(room * style.weights[snake.turns[:, -1]], axis=1)
@@ -222,9 +205,7 @@ def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray
     missing, drawn = np.arange(len(board)), []
     for _ in range(DISTRACTOR_TRIES):
         turns = draws.below(DEGREES, len(missing))
-        able = np.flatnonzero(board.style.usable[turns] | design.fixed_generator)
-        seeded, snake = _beginnings(draws, board, missing[able], turns[able])
-        seeded = able[seeded]
+        seeded, snake = _beginnings(draws, board, missing, turns)
         images = missing[seeded]
         trial, rows = board.at(images), np.arange(len(images))
         for _ in range(design.distractor_length - 1):
@@ -257,16 +238,14 @@ def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray)
     picked = (np.cumsum(counts) - counts)[some] + draws.below(counts[some], len(some))
     positions[lost[some]], placed[lost[some]] = grid[choices[free[picked]]], True  # type: ignore[index]
     kept = np.flatnonzero(placed)
-    pivots = board.style.walked(board.style.first, turns[kept], positions[kept])
+    pivots = positions[kept] + board.style.first[turns[kept]]
     return kept, Snakes(positions[kept, None], turns[kept, None], pivots)
 
 
 def _fits(board: Board, rows: np.ndarray, turns: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Return True for each first paddle [n] that fits; its pixels are checked up to the first occupied one."""
     style = board.style
-    fits = board.within(style.walked(style.head, turns, positions)) & board.within(
-        style.walked(style.first, turns, positions)
-    )
+    fits = board.within(positions + style.head[turns]) & board.within(positions + style.first[turns])
     left = np.flatnonzero(fits)
     for number in range(style.seen.shape[1]):
         free = board.free(rows[left], positions[left] + style.seen[turns[left], number])

@@ -9,7 +9,7 @@ Legend: A directions (360 whole degrees for a first paddle, then K for later one
 
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, cos, pi, sin
+from math import ceil
 
 import numpy as np
 import PIL.Image
@@ -18,6 +18,9 @@ import PIL.ImageDraw
 DEGREES = 360  # directions of a first paddle
 SCALE = 2  # factor by which sprites are drawn larger
 ONE = 1 << 30  # fixed-point 1 of sines and cosines
+# Indices of -120 and 120 degrees: in floating point their cosine is slightly above -1/2, so the public generator rounds
+# it up once more.
+ROUNDED_TWICE = [60, 300]
 LANCZOS = 3  # lobes of the filter on either side
 FULL = 255
 TOUCH = 459  # 1.8 * 255: two masks touch where their sum is at least this
@@ -28,43 +31,9 @@ def sines(radians: np.ndarray) -> np.ndarray:
     return np.rint(np.stack([np.sin(radians), np.cos(radians)], axis=1) * ONE).astype(np.int64)
 
 
-# Indices of -120 and 120 degrees: in floating point their cosine is slightly above -1/2, so it is rounded up once more.
-ROUNDED_TWICE = [60, 300]
-
-
 def rounded_up(distance: int, directions: np.ndarray) -> np.ndarray:
     """Return the displacements [n, 2] of walks of `distance` pixels in these directions, rounded up."""
     return -((-distance * directions) // ONE)
-
-
-def paces(distance: int, angles: np.ndarray, *, exact: bool) -> np.ndarray:
-    """Return the displacements [n, 2, 1] of walks of `distance` pixels; unless `exact`, in floats as the generator."""
-    if exact:
-        return distance * sines(angles)[:, :, None] / ONE
-    return distance * np.array([[[sin(angle)], [cos(angle)]] for angle in angles.tolist()])
-
-
-def walks(distance: int, angles: np.ndarray, positions: np.ndarray, *, exact: bool) -> np.ndarray:
-    """Return the ends [n, 2, P] of walks of `distance` pixels from `positions` [n or 1, 2 or 1, P], rounded up.
-
-    In floating point sin(pi), cos(pi / 2) and cos(2 pi / 3) + 1/2 are slightly above zero; at the upper and the left
-    edge walks in these directions therefore end one pixel further inside.
-    """
-    return np.ceil(positions + paces(distance, angles, exact=exact)).astype(np.int64)
-
-
-def seconds(distance: int, positions: np.ndarray, *, exact: bool) -> np.ndarray:
-    """Return the start points [360, 2, P] of the second snake, `distance` pixels from `positions` [P], rounded.
-
-    Values such as 7 sin(30 degrees) end in .5 only in exact arithmetic.
-    """
-    angles = (np.arange(DEGREES) + DEGREES // 2) % DEGREES * pi / 180
-    return np.rint(positions + paces(distance, angles, exact=exact)).astype(np.int64)
-
-
-def reversed_(angles: np.ndarray) -> np.ndarray:
-    """Return the opposite angles, with the generator's floating-point operations."""
-    return np.where(angles + pi < pi, angles + pi, angles - pi)
 
 
 def circle_points(radius: int) -> np.ndarray:
@@ -106,42 +75,34 @@ def shrunk(images: np.ndarray, side: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Paddles:
-    """Sprites and tables of the paddles with one margin, for A directions.
+    """Sprites of the paddles with one margin for A directions, and the steps from one paddle to the next.
 
-    Legend: P pixels of a side of a paddle's sprite, Q with the margin, C coordinates from -`outside` on. A table
-    [direction, axis, coordinate of a start point + `outside`] holds the coordinate of another point.
+    Legend: P pixels of a side of a paddle's sprite, Q with the margin.
 
     Attributes:
         line, mask: sprites without and with the margin, centred on the start point of the paddle [A, P, P] uint8.
         near: the mask dilated by the margin [A, Q, Q].
         room: maximum occupancy under each pixel at which the paddle does not touch it [A, P, P].
         points: possible start points of the next paddle, relative to its pivot [K, 2].
-        head, first: tables of the other end and of the pivot of a first paddle [360, 2, C].
-        ahead: table of the next pivot [A, 2, C].
-        second: table of the start point of the second snake, given that of the first [360, 2, C].
+        head, first: displacements from the start point of a first paddle to its other end, and to its pivot [360, 2].
+        ahead: displacements from a pivot to the next one [A, 2].
+        second: displacements from the start point of the first snake to that of the second [360, 2], not rounded.
         weights: relative likelihoods of the next direction, WEIGHT for straight on [A, K].
         seen: pixels around the start point of a first paddle that must be free, some repeated [360, S, 2].
-        usable: True for directions in which a snake can begin [360].
     """
 
     margin: int
-    outside: int
     line: np.ndarray
     mask: np.ndarray
     near: np.ndarray
     room: np.ndarray
     points: np.ndarray
     head: np.ndarray
-    ahead: np.ndarray
     first: np.ndarray
+    ahead: np.ndarray
     second: np.ndarray
     weights: np.ndarray
     seen: np.ndarray
-    usable: np.ndarray
-
-    def walked(self, ends: np.ndarray, turns: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Look up the ends of walks from `positions` [..., 2] in the table `ends`, such as `head` or `ahead`."""
-        return ends[turns[..., None], np.arange(2), positions + self.outside]
 
     @property
     def rim(self) -> int:
@@ -153,15 +114,14 @@ WEIGHT = 1 << 16
 
 
 @cache
-def paddles(
-    length: int, thickness: float, margin: int, continuity: float, window: int, seed_distance: int, *, exact: bool
-) -> Paddles:
-    """Return the sprites and tables of paddles with these sizes in pixels; for `exact` see `paces`."""
+def paddles(length: int, thickness: float, margin: int, continuity: float, seed_distance: int) -> Paddles:
+    """Return the sprites and steps of paddles with these sizes in pixels."""
     reach = length + ceil(thickness) + margin
     points = circle_points(length + margin)
     angles = np.concatenate([np.deg2rad(np.arange(DEGREES) - DEGREES // 2), np.arctan2(points[:, 0], points[:, 1])])
     directions = sines(angles)
-    drawn = np.concatenate([directions[:DEGREES], -directions[DEGREES:]])  # a further one begins at its head
+    begun = directions[:DEGREES]
+    drawn = np.concatenate([begun, -directions[DEGREES:]])  # a further one begins at its head
     ends = rounded_up(SCALE * length, drawn)
     ends[ROUNDED_TWICE, 1] += 1
     lines = np.stack([line(SCALE * 2 * reach + 1, end, round(thickness * SCALE)) for end in ends])
@@ -169,41 +129,29 @@ def paddles(
     mask = shrunk(masks, 2 * reach + 1)
     turns = np.abs(angles[:, None] - angles[DEGREES:])
     turns = np.minimum(continuity * np.minimum(turns, 2 * np.pi - turns), np.pi / 2)
-    # The generator's floating-point operations: whole degrees are multiplied by pi before the division.
-    in_floats = np.concatenate([(np.arange(DEGREES) - DEGREES // 2) * pi / 180, angles[DEGREES:]])
-    positions = np.arange(-window, 2 * window)
-    heads = walks(length, in_floats[:DEGREES], positions, exact=exact)
-    seen = _seen(mask[:DEGREES], length + margin)
+    head = rounded_up(length, begun)
     return Paddles(
         margin=margin,
-        outside=window,
         line=shrunk(lines, 2 * reach + 1),
         mask=mask,
         near=dilated(np.pad(mask, [(0, 0), (margin, margin), (margin, margin)]), margin),
         room=np.minimum(FULL, TOUCH - 1 - mask.astype(np.int64)).astype(np.uint8),
         points=points,
-        head=heads,
-        ahead=walks(length + 2 * margin, in_floats, positions, exact=exact),
-        first=walks(length + margin, reversed_(in_floats[:DEGREES]), heads, exact=exact),
-        second=seconds(seed_distance, positions, exact=exact),
+        head=head,
+        first=head + rounded_up(length + margin, -begun),
+        ahead=rounded_up(length + 2 * margin, directions),
+        second=seed_distance * begun / ONE,
         weights=np.rint(WEIGHT * np.cos(turns) ** 2).astype(np.int64),
-        seen=seen,
-        usable=_usable(seen),
+        seen=_seen(mask[:DEGREES], length + margin),
     )
 
 
 def _seen(masks: np.ndarray, reach: int) -> np.ndarray:
-    """Return the full pixels of each mask as the generator checks them: shifted by 1, and at most `reach`."""
+    """Return the full pixels of each mask as the public generator checks them: shifted by 1, and at most `reach`."""
     lists = [np.argwhere(mask == FULL) - len(mask) // 2 + 1 for mask in masks]
     lists = [offsets[(offsets <= reach).all(axis=1)] for offsets in lists]
     longest = max(map(len, lists))
     return np.stack([np.resize(offsets, (longest, 2)) for offsets in lists])
-
-
-def _usable(seen: np.ndarray) -> np.ndarray:
-    """Return False for directions with a quadrant without a checked pixel, which the generator cannot place."""
-    corners = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
-    return (seen[:, :, None] * corners >= 0).all(axis=-1).any(axis=1).all(axis=1)
 
 
 @cache
