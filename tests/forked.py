@@ -26,7 +26,7 @@ from lra.cli import train
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import record
-from lra.records.names import METRICS, WEIGHTS
+from lra.records.names import METRICS, RECORD, WEIGHTS
 from lra.runs.run import run
 from lra.training.progress import TrainingBar
 
@@ -66,6 +66,13 @@ def fork(work: Callable[[], int]) -> int:
 def exit_code(child: int) -> int:
     """Wait for a child; returns its exit code, or minus the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def children(process: int) -> list[int]:
+    """Return the processes that a process has started and that still run."""
+    with suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return []
 
 
 @cache
@@ -147,15 +154,26 @@ def run_folder(out: str | Path = "runs") -> Path:
     return next(Path(out).rglob("seed1"))
 
 
+def results(folder: Path = Path()) -> dict[str, Any]:
+    """Return records, evaluations, weights and arrays below a folder by path, without times and resumes."""
+    kept: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.name == RECORD:
+            kept[name] = strip_times(record.read(path)) | {"resumes": None}
+        elif path.name == METRICS:
+            kept[name] = [strip_times(json.loads(line)) for line in path.read_text().splitlines()]
+        elif path.name == WEIGHTS or path.suffix == ".npy":
+            kept[name] = path.read_bytes()
+    return kept
+
+
 def result(out: str | Path = "runs") -> dict[str, Any]:
-    """Return everything that the only run below a folder left, without times, resumes and the name of its cell."""
+    """Return `results` of the only run below a folder, and the names of its files."""
     folder = run_folder(out)
-    kept = strip_times(record.read(folder / record.NAME))
-    del kept["resumes"], kept["settings"]  # `settings`: keys that a sweep varies or a command sets
-    lines = [strip_times(json.loads(line)) for line in (folder / METRICS).read_text().splitlines()]
-    weights = (folder / WEIGHTS).read_bytes()
-    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    return {"record": kept, "metrics": lines, "weights": weights, "files": names}
+    kept = results(folder)
+    del kept[RECORD]["settings"]  # keys that a sweep varies or a command sets
+    return kept | {"files": {path.name for path in folder.iterdir() if not path.name.startswith(".")}}
 
 
 # ---------------------------------------------------------------- commands

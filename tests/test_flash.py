@@ -1,5 +1,7 @@
 """Packed softmax attention by FlashAttention, whose kernels a reference replaces on a CPU."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from test_packing import CHUNK, DROPOUT, check_packed_is_padded, logits_and_gradients, model_for
@@ -11,23 +13,24 @@ from lra.ops import packing
 CASES = [("pooling=cls", 1), ("pooling=cls", 2), ("pooling=mean", 1)]
 
 
-def weights(q: Tensor, k: Tensor, scale: float, dropout: float, state: int) -> tuple[Tensor, Tensor]:
-    """Softmax weights [H, n, m] of q [n, H, Dh] and k [m, H, Dh], and the factors of a dropout on them."""
-    scores = torch.einsum("nhd,mhd->hnm", q, k) * scale
-    drawn = torch.rand(scores.shape, generator=torch.Generator().manual_seed(state))
-    return scores.softmax(dim=-1), (drawn >= dropout).to(scores.dtype) / (1 - dropout)
+def attended(q, k, v, q_starts, k_starts, scale: float, dropout: float, state: Tensor) -> Tensor:
+    """Softmax attention of each sequence by itself, with a dropout of its weights that `state` draws."""
+    parts = []
+    spans = zip(*(pairwise(starts.tolist()) for starts in (q_starts, k_starts)), strict=True)
+    for number, ((a, b), (c, d)) in enumerate(spans):
+        weights = (torch.einsum("nhd,mhd->hnm", q[a:b], k[c:d]) * scale).softmax(dim=-1)
+        drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(int(state[0]) + number))
+        parts.append(torch.einsum("hnm,mhd->nhd", weights * (drawn >= dropout) / (1 - dropout), v[c:d]))
+    return torch.cat(parts)
 
 
 def forward(q, k, v, q_starts, k_starts, q_longest, k_longest, dropout, causal, debug, *, scale):
-    """As `aten._flash_attention_forward`, a sequence at a time."""
+    """As `aten._flash_attention_forward`."""
     assert not causal and not debug
-    out, sums = torch.full_like(q, torch.nan), torch.zeros(q.shape[1], len(q))
+    assert q_starts.diff().max() <= q_longest and k_starts.diff().max() <= k_longest
     state = torch.randint(2**31, (2,)).to(torch.uint64)
-    for number, (a, b, c, d) in enumerate(pieces(q_starts, k_starts)):
-        assert b - a <= q_longest and d - c <= k_longest
-        attention, kept = weights(q[a:b], k[c:d], scale, dropout, int(state[0]) + number)
-        out[a:b] = torch.einsum("hnm,mhd->nhd", attention * kept, v[c:d])
-    return out, sums, state, torch.zeros((), dtype=torch.uint64), torch.zeros(0)
+    out = attended(q, k, v, q_starts, k_starts, scale, dropout, state)
+    return out, torch.zeros(q.shape[1], len(q)), state, torch.zeros((), dtype=torch.uint64), torch.zeros(0)
 
 
 def backward(
@@ -36,17 +39,7 @@ def backward(
     """As `aten._flash_attention_backward`."""
     inputs = [x.detach().clone().requires_grad_() for x in (q, k, v)]
     with torch.enable_grad():
-        parts = []
-        for number, (a, b, c, d) in enumerate(pieces(q_starts, k_starts)):
-            attention, kept = weights(inputs[0][a:b], inputs[1][c:d], scale, dropout, int(state[0]) + number)
-            parts.append(torch.einsum("hnm,mhd->nhd", attention * kept, inputs[2][c:d]))
-        return torch.autograd.grad(torch.cat(parts), inputs, grad)
-
-
-def pieces(q_starts: Tensor, k_starts: Tensor) -> list[tuple[int, int, int, int]]:
-    """First and last rows of each sequence of q and k."""
-    (a, c) = (starts.tolist() for starts in (q_starts, k_starts))
-    return list(zip(a[:-1], a[1:], c[:-1], c[1:], strict=True))
+        return torch.autograd.grad(attended(*inputs, q_starts, k_starts, scale, dropout, state), inputs, grad)
 
 
 @pytest.fixture

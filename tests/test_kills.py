@@ -1,6 +1,5 @@
 """A command that is killed at random moments and run again leaves the results of an undisturbed one."""
 
-import json
 import os
 import signal
 import sys
@@ -15,12 +14,9 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from forked import TINY, Child
-from support import strip_times
+from forked import TINY, Child, children, results
 
 import lra.__main__ as commands
-from lra.records import record
-from lra.records.names import METRICS, RECORD, WEIGHTS
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are found in /proc")
 
@@ -64,24 +60,10 @@ def undisturbed(name: str) -> tuple[dict[str, Any], float]:
         return results(), monotonic() - begun
 
 
-def results() -> dict[str, Any]:
-    """Records, evaluations and weights of the runs in this folder, without times; the prepared data."""
-    kept: dict[str, Any] = {}
-    for path in sorted(Path().rglob(RECORD)):
-        kept[str(path)] = strip_times(record.read(path)) | {"resumes": None}
-    for path in sorted(Path().rglob(METRICS)):
-        kept[str(path)] = [strip_times(json.loads(line)) for line in path.read_text().splitlines()]
-    for path in sorted([*Path().rglob(WEIGHTS), *Path("cache").rglob("*.npy")]):
-        kept[str(path)] = path.read_bytes()
-    return kept
-
-
 def descendants(process: int) -> list[int]:
-    """The processes that one has started, and theirs."""
-    with suppress(OSError):
-        children = [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-        return [*children, *(further for child in children for further in descendants(child))]
-    return []
+    """Return the processes that a process has started, and those that these have started."""
+    started = children(process)
+    return [*started, *(further for child in started for further in descendants(child))]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 Launchers that are not there are skipped: pip install '.[submitit,ray]'; bash scripts/slurm.sh start.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -14,12 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from support import Commands, strip_times
+from forked import results
+from support import Commands
 
 from lra.cli import train
 from lra.core.files import holder
 from lra.records import record
-from lra.records.names import CONFIG, LOCK, METRICS
+from lra.records.names import CONFIG, LOCK, RECORD
 
 pytestmark = pytest.mark.launcher
 
@@ -63,15 +63,6 @@ def launcher(name: str) -> tuple[str, ...]:
     return ("hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1")
 
 
-def left(folder: Path) -> dict[str, tuple]:
-    """Records and evaluations by path, without times."""
-    by_path = {}
-    for path in sorted(folder.rglob(record.NAME)):
-        lines = [json.loads(line) for line in path.with_name(METRICS).read_text().splitlines()]
-        by_path[str(path.relative_to(folder))] = strip_times(record.read(path)), [strip_times(line) for line in lines]
-    return by_path
-
-
 def command(*arguments: str) -> tuple[int, str]:
     """Exit code and standard error of lra-train in a process of its own."""
     line = [sys.executable, "-m", "lra", "train", *arguments]
@@ -96,12 +87,12 @@ def session(leader: int) -> list[str]:
 def test_every_launcher_leaves_the_same_records(cli: Commands, name: str) -> None:
     overrides = launcher(name)
     assert cli(train.main, *SIX)[0] == 0
-    expected = left(Path("runs"))
-    assert len(expected) == 6
+    expected = results(Path("runs"))
+    assert sum(RECORD in path for path in expected) == 6
     code, err = command(*SIX, "out=second", *overrides)
     assert code == 0, err
     assert "6 of 6 runs finished" in err
-    assert left(Path("second")) == expected
+    assert results(Path("second")) == expected
     assert (
         Path("second/README.md").read_text().replace("second", "runs").split(" runs, ")[0]
         == (Path("runs/README.md").read_text().split(" runs, ")[0])
@@ -127,7 +118,7 @@ def test_a_sweep_survives_a_failing_and_a_killed_run(cli: Commands, name: str, m
     code, err = command(*line)
     assert code == 0, err
     assert "3 of 3 runs finished" in err
-    assert {path[0]["status"] for path in left(Path("runs")).values()} == {"finished"}
+    assert {record.read(path)["status"] for path in Path("runs").rglob(RECORD)} == {"finished"}
 
 
 @pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])

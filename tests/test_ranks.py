@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from forked import exit_code, fork
+from forked import children, exit_code, fork
 from support import TINY_MODEL, Commands, model_of, small_recipe, stub_task, train_model
 from torch import distributed as process_groups
 
@@ -178,19 +178,6 @@ def wait_for(path: Path) -> None:
         time.sleep(0.05)
 
 
-def children(parent: int) -> list[int]:
-    """The ranks of torchrun."""
-    pids = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent:
-            pids.append(int(path.parent.name))
-    return sorted(pids)
-
-
 def measured(folder: Path) -> list[dict]:
     lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
     return [{key: line[key] for key in ("step", "val_accuracy", "tokens")} for line in lines]
@@ -201,7 +188,7 @@ def measured(folder: Path) -> list[dict]:
 def test_a_killed_rank_ends_the_run_and_the_same_command_resumes_it(cli: Commands, victim: int) -> None:
     launcher = start(3, "out=runs")
     wait_for(FOLDER / "checkpoint.safetensors")
-    os.kill(children(launcher.pid)[victim], signal.SIGKILL)
+    os.kill(sorted(children(launcher.pid))[victim], signal.SIGKILL)
     launcher.communicate(timeout=300)
     assert launcher.returncode == 1
     assert "resumes from step" in ended(start(3, "out=runs"))
