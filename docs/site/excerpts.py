@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import cache
 from math import prod
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import pandas as pd
@@ -33,7 +34,7 @@ def crosstab(rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: 
 
     Args:
         rows, columns: a filter by label; a cell shows the one line of a results table that matches both. A column with
-            `published` shows the published numbers of that task.
+            `texts` shows these texts by system instead.
         corner: the header of the labels.
         note: a sentence below the footnotes.
 
@@ -52,7 +53,7 @@ def table1() -> str:
     ours = _cells("table1_narrow")
     columns: dict[str, Filter] = {}
     for task, title in TASKS.items():
-        columns[f"{title}, published"] = {"published": task}
+        columns[f"{title}, published"] = {"texts": _published(task)}
         if (trained := ours[(ours.task == task) & (ours.kind == "system")]).size:
             [seeds] = trained.n.unique()
             columns[f"{title}, ours (n = {seeds:.0f})"] = {"folder": "table1_narrow", "task": task, "optional": True}
@@ -61,14 +62,42 @@ def table1() -> str:
     ].system  # "first three tokens" is better
     rows = {name: {"system": name} for name in (*PAPER, "Convolution")}
     rows |= {f"*baseline: {name}*": {"system": name} for name in trivial}
-    means = ", ".join(f"{title} {_published('Simple', task, 'mean')}" for task, title in TASKS.items())
+    means = ", ".join(f"{title} {_published(task, 'mean')['Simple']}" for task, title in TASKS.items())
     return crosstab(rows, columns, note=f"Published means of Simple over five seeds: {means}.")
+
+
+def ranking() -> str:
+    """Return Table 1 with our results, in the order of the mean of the three published accuracies."""
+    best = Published().sources[0].best
+    means = {system: fmean(map(scores.get, TASKS)) for system, scores in best.items() if {*TASKS} <= {*scores}}
+    columns: dict[str, Filter] = {
+        "mean, published": {"texts": {system: number(mean) for system, mean in means.items()}}
+    }
+    columns |= {f"{title}, published": {"texts": _published(task)} for task, title in TASKS.items()}
+    for short, folder, protocol in (
+        ("Text", "table1_narrow", "strict"), ("ListOps", "table1_narrow", "strict"),
+        ("Text-short", "table1_small", "paper"), ("ACL pairs", "table1_small", "paper"),
+        ("ListOps-short", "table1_small", "paper"),
+    ):  # fmt: skip
+        columns[f"{short}, ours"] = {"folder": folder, "protocol": protocol, "short": short, "optional": True}
+    systems = [*sorted(means, key=means.__getitem__, reverse=True), "Convolution"]
+    return crosstab({system: {"system": system} for system in systems}, columns)
+
+
+def solved() -> str:
+    """Return how many seeds of each system reach the goal of each small task, with the most successful system first."""
+    hour, present = (report(folder).tables.solved for folder in ("hour", "present"))
+    counts = pd.concat([hour, present], ignore_index=True).drop_duplicates("system")  # keeps the study with more seeds
+    shares = counts[present.columns[1:]].map(lambda text: float(Fraction(text.replace(" of ", "/"))))
+    counts.insert(1, "tasks solved by most seeds", (shares > 0.5).sum(axis=1))
+    order = shares.sum(axis=1).sort_values(ascending=False, kind="stable").index
+    return markdown(counts.loc[order].fillna(MISSING).rename(columns=lambda name: name.removesuffix(", 99 %")), left=1)
 
 
 def trivial() -> str:
     """Return how many published rows of Table 1 the best trivial baselines beat."""
     beaten, published = {}, Published().sources[0].best
-    for column in Report(RESULTS / "table1_narrow").columns:
+    for column in report("table1_narrow").columns:
         (name, score), task = column.best_baseline, column.task
         rows = [numbers[task] for system, numbers in published.items() if task in numbers and system != "Random"]
         beaten[name] = f"{sum(value < score for value in rows)} of {len(rows)} published systems"
@@ -80,9 +109,9 @@ def trivial() -> str:
 
 def demo() -> str:
     """Return the lines that `scripts/demo.sh` prints below its table's command, and the origin of the numbers."""
-    report = Report(RESULTS / "demo")
-    cells = report.cells[report.cells.kind == "system"][["system", "mean", "sd", "seeds", "p_holm"]]
-    origin, [column] = report.runs[0].record.provenance, report.columns
+    cells, [column] = report("demo").cells, report("demo").columns
+    cells = cells[cells.kind == "system"][["system", "mean", "sd", "seeds", "p_holm"]]
+    origin = report("demo").runs[0].record.provenance
     name, score = column.best_baseline
     table = cells.to_string(index=False, float_format="%.2f", na_rep="-")
     return (
@@ -135,19 +164,26 @@ def _hours(runs: list[Run]) -> float:
 
 
 @cache
+def report(folder: str) -> Report:
+    """Return the report of a folder below results/."""
+    return Report(RESULTS / folder)
+
+
 def _cells(folder: str) -> pd.DataFrame:
-    cells = Report(RESULTS / folder).cells
+    cells = report(folder).cells
     return cells.assign(row=cells.system.str.partition(" (")[0])
 
 
-def _published(system: str, task: str, which: str = "best") -> str:
-    return number(Published().sources[0].number(system, task, which)) or MISSING
+def _published(task: str, which: str = "best") -> dict[str, str]:
+    """Return the published numbers of a task by system; `which` is `best` or `mean`, over seeds."""
+    numbers = getattr(Published().sources[0], which)
+    return {system: number(scores[task]) for system, scores in numbers.items() if task in scores}
 
 
 def _cell(wanted: dict[str, Any], notes: Footnotes) -> str:
     """Return the text of a cell, with a mark if seeds are at the majority class."""
-    if "published" in wanted:
-        return _published(wanted["system"], wanted["published"])
+    if "texts" in wanted:
+        return wanted["texts"].get(wanted["system"], MISSING)
     show, optional = wanted.pop("show", "mean_sd"), wanted.pop("optional", False)
     cells = _cells(wanted.pop("folder"))
     for column, value in wanted.items():

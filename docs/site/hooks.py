@@ -1,15 +1,17 @@
 """Hooks of MkDocs: the repository's Markdown files at their own paths, and pages from templates."""
 
+import inspect
 import json
 import os
 import re
+import sys
 import tempfile
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import excerpts
 import nbformat
+from hydra.utils import get_class
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 from mkdocs.config.defaults import MkDocsConfig
@@ -24,7 +26,7 @@ from lra.records.names import PAGE, README, RUNS, SEEDS_FIGURE
 from lra.reports import Report
 from lra.reports.figures import COLOURS, CROSS, DOT, LINE, RULE, SEEDS, WIDTH, drawn, rows, styled, svg
 from lra.reports.published import Published
-from lra.reports.render import escape, markdown, page
+from lra.reports.render import escape, page
 from lra.reports.tables import mean_sd, number
 
 TOP = Path(__file__).resolve().parents[2]
@@ -35,11 +37,24 @@ SOURCES = (
 )
 COG = re.compile(r"<!-- \[\[\[(?:cog.*?\]\]\]|end\]\]\]) -->\n?", re.DOTALL)
 NOTEBOOK = re.compile(r"(?<=\]\()([\w./-]*)\.ipynb(?=\))")
+NOISE = re.compile(r"typing\.|FieldInfo\(.*?metadata=\[(.*?)\]\)|, BeforeValidator\(.*?\)")  # of annotations
+OPTIONS = re.compile(r"^\|.*`(task|attention)=`.*\n(?:\|.*\n)+", re.MULTILINE)  # a table of options
+NAMES = re.compile(r"(?<=\| )(?:`\w+`(?:, )?)+(?= \|)")  # a cell of names, separated by commas
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).with_name("templates")), undefined=StrictUndefined,
     trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
 )  # fmt: skip
-TEMPLATES.filters |= {"md": escape, "mean_sd": mean_sd, "number": number}
+
+
+def types(owner: type) -> str:
+    """Return a line with type and bounds for each option of a constructor."""
+    options = [each for each in inspect.signature(owner).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    text = "\n".join(f"{each.name}: {inspect.formatannotation(each.annotation)}" for each in options)
+    return NOISE.sub(r"\1", text)
+
+
+TEMPLATES.filters |= {"md": escape, "mean_sd": mean_sd, "number": number, "types": types}
+TEMPLATES.globals["documentation"] = lambda owner: sys.modules[owner.__module__].__doc__.strip()
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -60,7 +75,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if file.src_dir == config.docs_dir:
             files.remove(file)
     sources = {path.relative_to(TOP).as_posix(): path for pattern in SOURCES for path in TOP.glob(pattern)}
-    sources |= {f"assets/{path.name}": path for path in Path(__file__).parent.glob("*.[cj]s*")}
+    scripts = [*Path(__file__).parent.glob("*.[cj]s*"), TOP / "lra/reports/assets/sortable.min.js"]
+    sources |= {f"assets/{path.name}": path for path in scripts}
     texts = front() | attentions() | tasks() | studies() | notebooks()
     added = [File.generated(config, place, abs_src_path=str(path)) for place, path in sources.items()]
     for file in [*added, *(File.generated(config, place, content=text) for place, text in texts.items())]:
@@ -71,14 +87,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Link the pages of notebooks instead of their files, and remove the marks of cog."""
+    """Link the pages of notebooks, and of options in tables of docs/, and remove the marks of cog."""
+
+    def linked(table: re.Match) -> str:
+        return NAMES.sub(lambda cell: re.sub(r"`(\w+)`", rf"[`\1`](../{table[1]}s/\1.md)", cell[0]), table[0])
+
+    if page.file.src_uri.startswith("docs/"):
+        markdown = OPTIONS.sub(linked, markdown)
     return COG.sub("", NOTEBOOK.sub(r"\1.md", markdown))
 
 
-@cache
 def reports() -> dict[str, Report]:
     """Return the report of each folder with kept runs by its name."""
-    return {path.parent.name: Report(path.parent) for path in sorted(RESULTS.glob(f"*/{RUNS}"))}
+    return {path.parent.name: excerpts.report(path.parent.name) for path in sorted(RESULTS.glob(f"*/{RUNS}"))}
 
 
 def titles() -> dict[str, str]:
@@ -110,9 +131,9 @@ def front() -> dict[str, str]:
             axis.set_xlabel("test accuracy (%)")
             files[f"assets/overview-{task}.svg"] = svg(figure)
     listed = (RESULTS / README).read_text().partition("| study |")[2].partition("\n## ")[0]
-    solved = [markdown(reports()[name].tables.solved, left=1) for name in ("hour", "present")]
-    studies = listed.replace("](", "](results/")
-    files["index.md"] = _rendered("front.md", panels=[*files], solved=solved, studies=studies)
+    files["index.md"] = _rendered(
+        "front.md", panels=[*files], excerpts=excerpts, studies=listed.replace("](", "](results/")
+    )
     return files
 
 
@@ -138,9 +159,9 @@ def attentions() -> dict[str, str]:
             layer=layer,
             cost=costs.get(name),
             cells=[each for each in cells if each[2].attention == name],
+            titles=titles(),
             published=[each for each in published if each[0] == name],
             yaml=(conf_dir() / "attention" / f"{name}.yaml").read_text(),
-            module=import_module(type(layer.mixer).__module__),
         )
     return pages
 
@@ -152,9 +173,9 @@ def tasks() -> dict[str, str]:
     pages = {}
     for name in options("task"):
         text = (conf_dir() / "task" / f"{name}.yaml").read_text()
-        module = import_module(compose("prepare", f"task={name}").task._target_.rpartition(".")[0])
+        builder = get_class(compose("prepare", f"task={name}").task._target_)
         rows = [line for line in data if line.startswith((f"| {name} |", f"| {name} ("))]
-        pages[f"tasks/{name}.md"] = _rendered("task.md", name=name, module=module, yaml=text, head=data[0], data=rows)
+        pages[f"tasks/{name}.md"] = _rendered("task.md", name=name, builder=builder, yaml=text, head=data[0], data=rows)
     return pages
 
 

@@ -1,5 +1,25 @@
-// The theme wraps tables when a page is shown: what scrolls can be reached by the keyboard, and its search has a name.
+// The theme wraps tables when a page is shown. What scrolls can be reached by the keyboard, and the page's search has a name.
 document$.subscribe(() => {
-  for (const part of document.querySelectorAll(".md-typeset__scrollwrap, pre > code")) part.tabIndex = 0;
-  document.querySelector(".md-search").setAttribute("aria-label", "Search");
-});
+  for (const part of document.querySelectorAll(".md-typeset__scrollwrap, pre > code")) part.tabIndex = 0
+  document.querySelector(".md-search").setAttribute("aria-label", "Search")
+  for (const table of document.querySelectorAll(".md-typeset__table table")) {
+    table.className = "sortable n-last"  // for sortable.min.js; cells without a number come last
+    for (const cell of table.querySelectorAll("td")) {
+      const text = cell.textContent.replace("–", "")
+      const number = parseFloat(text.replaceAll(",", ""))  // `55.40 ± 1.79` and `3 of 5` are sorted by their first number
+      cell.dataset.sort = isNaN(number) ? text : number
+    }
+    if (table.rows.length > 18) table.closest(".md-typeset__scrollwrap").before(filterOf(table))
+  }
+})
+
+function filterOf(table) {
+  const input = Object.assign(document.createElement("input"), { type: "search", className: "filter" })
+  input.ariaLabel = input.placeholder = "Filter rows: simple, linear"
+  input.oninput = () => {
+    const words = input.value.toLowerCase().split(",").map((word) => word.trim())
+    for (const row of table.tBodies[0].rows)
+      row.hidden = !words.some((word) => row.textContent.toLowerCase().includes(word))
+  }
+  return input
+}

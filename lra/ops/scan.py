@@ -87,21 +87,22 @@ def dplr_delta_rule(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tenso
     length = q.shape[-2]
     q, a, b, v, decay, k = in_chunks(min(SMALL_CHUNK, 1 << (length - 1).bit_length()), q, a, b, v, log_decay, k)
     next_a = pad(a[..., 1:, :], (0, 0, 0, 1))  # shifted by one, since position i reads the state after i - 1
-    scores, since, until = channel_scores(torch.stack([q, next_a], -3), torch.stack([b, k], -3), decay)
+    scores, reads, writes, kept = channel_scores(torch.stack([q, next_a], -3), torch.stack([b, k], -3), decay)
     (seen_b, seen_k), (read_b, read_k) = (by_query.unbind(-3) for by_query in scores.unbind(-4))  # each [..., C, C]
     read_b, read_k = (pad(x[..., :-1, :], (0, 0, 1, 0)) for x in (read_b, read_k))  # undo the shift
-    read = a * pad(since[..., :-1, :], (0, 0, 1, 0), value=1.0)  # decay up to the position before
+    read_q, read_a = reads.unbind(-3)
+    read_a = torch.cat([a[..., :1, :], read_a[..., :-1, :]], dim=-2)
+    write_b, write_k = (x.mT for x in writes.unbind(-3))
     system = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device) - read_b
-    solved = solve_triangular(system, torch.cat([read_k @ v, read], dim=-1), upper=False)  # [..., C, N + M]
+    solved = solve_triangular(system, torch.cat([read_k @ v, read_a], dim=-1), upper=False)  # [..., C, N + M]
     z, z_by_state = solved.split([v.shape[-1], q.shape[-1]], dim=-1)
-    writes = (b * until).mT
-    added = writes @ z + (k * until).mT @ v  # [..., chunks, M, N]
-    carry = torch.diag_embed(since[..., -1, :]) + writes @ z_by_state  # [..., chunks, M, M]
+    added = write_b @ z + write_k @ v  # [..., chunks, M, N]
+    carry = torch.diag_embed(kept.squeeze(-2)) + write_b @ z_by_state  # [..., chunks, M, M]
     state, before = torch.zeros_like(added[..., 0, :, :]), []
     for new, keep in zip(added.unbind(-3), carry.unbind(-3), strict=True):
         before.append(state)
         state = new + keep @ state
-    y = seen_b @ z + seen_k @ v + (q * since + seen_b @ z_by_state) @ torch.stack(before, dim=-3)
+    y = seen_b @ z + seen_k @ v + (read_q + seen_b @ z_by_state) @ torch.stack(before, dim=-3)
     return y.flatten(-3, -2)[..., :length, :]
 
 
@@ -111,40 +112,49 @@ def in_chunks(chunk: int, *inputs: Tensor) -> list[Tensor]:
 
 
 def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inputs: Tensor) -> Tensor:
-    """Compute a recurrence tile by tile: `recurrence(*tiles, state)` returns y [..., T, C, N] and the next state.
+    """Compute a recurrence tile by tile: `recurrence(*tiles, state)` returns y [T, ..., C, N] and the next state.
 
     The backward pass recomputes a tile, so that only its inputs and the state before it are saved; with the scores of
     all chunks saved, a step would take three times the memory. On a CPU a tile is small enough for most of its tensors
     to stay in the cache; on an accelerator one tile has all chunks.
 
     Args:
+        recurrence: gets tiles [T, ..., C, .], chunks first.
+        chunk: C.
         inputs: q [..., L, M], k, v [..., L, N], and others [..., L, .]; leading axes broadcast.
     """
+
+    def tile_of(*parts: Tensor) -> tuple[Tensor, Tensor]:
+        *tile, state = parts
+        # With chunks first, each tile is contiguous: otherwise every product would copy its factors.
+        chunks = [x.movedim(-3, 0).contiguous() for x in in_chunks(chunk, *tile)]
+        y, state = recurrence(*chunks, state)
+        return y.movedim(0, -3).flatten(-3, -2)[..., : tile[0].shape[-2], :], state
+
     q, _, v, *_ = inputs
-    lead, length = torch.broadcast_shapes(*(x.shape[:-2] for x in inputs)), q.shape[-2]
-    chunks = in_chunks(chunk, *inputs)
-    count = chunks[0].shape[-3]
+    lead, size = torch.broadcast_shapes(*(x.shape[:-2] for x in inputs)), q.shape[-2]
     if q.device.type == "cpu":
-        count = max(1, TILE // (lead.numel() * chunk * max(q.shape[-1], v.shape[-1])))
+        size = chunk * max(1, TILE // (lead.numel() * chunk * max(q.shape[-1], v.shape[-1])))
     state, outputs = v.new_zeros(*lead, q.shape[-1], v.shape[-1]), []
-    for tile in zip(*(x.split(count, dim=-3) for x in chunks), strict=True):
-        y, state = checkpoint(recurrence, *tile, state, use_reentrant=False, preserve_rng_state=False)
+    aligned = (x[(None,) * (len(lead) + 2 - x.dim())] for x in inputs)  # the same number of axes: chunks come before
+    for tile in zip(*(x.split(size, dim=-2) for x in aligned), strict=True):
+        y, state = checkpoint(tile_of, *tile, state, use_reentrant=False, preserve_rng_state=False)
         outputs.append(y)
-    return torch.cat(outputs, dim=-3).flatten(-3, -2)[..., :length, :]
+    return torch.cat(outputs, dim=-2)
 
 
 def _with_head_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a tile of `decayed_product` with g [..., T, C, 1]."""
+    """Compute a tile of `decayed_product` with g [T, ..., C, 1]."""
     between, since, until = head_decays(g)
     before, state = _carry(since[..., -1:, :], (k * until).mT @ v, state)
     return (q @ k.mT * between) @ v + (q * since) @ before, state
 
 
 def _with_channel_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a tile of `decayed_product` with g [..., T, C, M]."""
-    scores, since, until = channel_scores(q.unsqueeze(-3), k.unsqueeze(-3), g)
-    before, state = _carry(since[..., -1:, :].mT, (k * until).mT @ v, state)
-    return scores.squeeze((-4, -3)) @ v + (q * since) @ before, state
+    """Compute a tile of `decayed_product` with g [T, ..., C, M]."""
+    scores, reads, writes, kept = channel_scores(q.unsqueeze(-3), k.unsqueeze(-3), g)
+    before, state = _carry(kept.mT, writes.squeeze(-3).mT @ v, state)
+    return scores.squeeze((-4, -3)) @ v + reads.squeeze(-3) @ before, state
 
 
 def _with_corrections(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,22 +169,22 @@ def _with_corrections(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, sta
     solved = solve_triangular(system, torch.cat([v, k * since], dim=-1), upper=False, unitriangular=True)
     from_values, by_state = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
     errors, before = [], []
-    by_chunk = (x.unbind(-3) for x in (since[..., -1:, :], from_values, by_state, (writes * until).mT))
+    by_chunk = (x.unbind() for x in (since[..., -1:, :], from_values, by_state, (writes * until).mT))
     for whole, from_value, by, write in zip(*by_chunk, strict=True):
         before.append(state)
         errors.append(from_value - by @ state)
         state = whole * state + write @ errors[-1]
     read = q @ writes.mT * between
-    return read @ torch.stack(errors, dim=-3) + (q * since) @ torch.stack(before, dim=-3), state
+    return read @ torch.stack(errors, dim=0) + (q * since) @ torch.stack(before, dim=0), state
 
 
 def _carry(keep: Tensor, added: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the states S_t before each chunk [..., T, M, N] and the last: S_{t+1} = keep_t S_t + added_t."""
+    """Return the states S_t before each chunk [T, ..., M, N] and the last one, with S_{t+1} = keep_t S_t + added_t."""
     before = []
-    for kept, new in zip(keep.unbind(-3), added.unbind(-3), strict=True):
+    for kept, new in zip(keep.unbind(), added.unbind(), strict=True):
         before.append(state)
         state = torch.addcmul(new, kept, state)
-    return torch.stack(before, dim=-3), state
+    return torch.stack(before, dim=0), state
 
 
 def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -194,11 +204,11 @@ def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return between, within.to(g.dtype).exp(), (within[..., -1:, :] - within).to(g.dtype).exp()
 
 
-def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i, else 0; chunks of C = 1, 2, 4, ... positions.
 
     Within blocks of a few positions the decay is a quotient of decays since the block's start. Then two neighbouring
-    blocks become one of twice the size: for queries in the second and keys in the first, the query is multiplied by the
+    spans become one of twice the size: for queries in the second and keys in the first, the query is multiplied by the
     decay since the middle and the key by the decay until the middle, neither above 1.
 
     Args:
@@ -208,31 +218,41 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
 
     Returns:
         scores: [..., P, R, C, C].
-        since: [..., C, M], decay from the chunk's start through each position.
-        until: [..., C, M], decay after each position to the chunk's end.
+        reads: [..., P, C, M], queries times the decay from the chunk's start through their position.
+        writes: [..., R, C, M], keys times the decay after their position to the chunk's end.
+        kept: [..., 1, M], decay of the whole chunk.
     """
     chunk, size = g.shape[-2], min(BLOCK, g.shape[-2])
     # A quotient within a block must not overflow, so decays are at least exp(-22) in fp32, which is below rounding.
     lowest = -HEADROOM * math.log(torch.finfo(g.dtype).max) / (BLOCK - 1)
-    each = g.clamp(min=lowest).exp().unflatten(-2, (-1, size))  # [..., blocks, size, M]
-    rows = [torch.ones_like(each[..., 0, :])]
-    for position in range(1, size):
-        rows.append(rows[-1] * each[..., position, :])
-    since = torch.stack(rows, dim=-2)  # since the block's first position
-    reads, keys = (x.unflatten(-2, (-1, size)) for x in (q, k))
-    inverse = since.reciprocal()
-    reads, keys = reads * since.unsqueeze(-4), keys * inverse.unsqueeze(-4)
-    scores = (reads.unsqueeze(-4) @ keys.unsqueeze(-5).mT).tril()  # [..., P, R, blocks, size, size]
-    since, until = since * each[..., :1, :], since[..., -1:, :] * inverse
+    first, *others = g.clamp(min=lowest).exp().unflatten(-2, (-1, size)).unbind(-2)  # each [..., blocks, M]
+    rows = [torch.ones_like(first)]
+    for decay in others:
+        rows.append(rows[-1] * decay)
+    within = torch.stack(rows, dim=-2).unsqueeze(-4)  # [..., 1, blocks, size, M], since the block's first position
+    reads = q.unflatten(-2, (-1, size)) * within
+    writes = k.unflatten(-2, (-1, size)) / within
+    scores = (reads.unsqueeze(-4) @ writes.unsqueeze(-5).mT).tril()  # [..., P, R, blocks, size, size]
+    # `reads` and `writes` are relative to the first position of their block, so a span of blocks needs one decay per
+    # block [..., spans, blocks of a span, M]: through that position since the span's start, and after it until the end.
+    since, until = first.unsqueeze(-2), rows[-1].unsqueeze(-2)
+    kept = since * until
     while size < chunk:
-        since_1, since_2 = since.unflatten(-3, (-1, 2)).unbind(-3)  # of the first and the second block of each pair
+        since_1, since_2 = since.unflatten(-3, (-1, 2)).unbind(-3)  # of the first and the second span of each pair
         until_1, until_2 = until.unflatten(-3, (-1, 2)).unbind(-3)
+        kept_1, kept_2 = kept.unflatten(-3, (-1, 2)).unbind(-3)
         scores_1, scores_2 = scores.unflatten(-3, (-1, 2)).unbind(-3)
-        reads = q.unflatten(-2, (-1, 2, size))[..., 1, :, :] * since_2.unsqueeze(-4)
-        keys = k.unflatten(-2, (-1, 2, size))[..., 0, :, :] * until_1.unsqueeze(-4)
-        across = reads.unsqueeze(-4) @ keys.unsqueeze(-5).mT
+        pairs = (-1, 2, since.shape[-2])
+        late = reads.unflatten(-3, pairs).unbind(-4)[1]  # [..., P, pairs, blocks of a span, BLOCK, M]
+        early = writes.unflatten(-3, pairs).unbind(-4)[0]
+        late = (late * since_2[..., None, :, :, None, :]).flatten(-3, -2)  # [..., P, pairs, size, M]
+        early = (early * until_1[..., None, :, :, None, :]).flatten(-3, -2)
+        across = late.unsqueeze(-4) @ early.unsqueeze(-5).mT  # [..., P, R, pairs, size, size]
         scores = torch.cat([pad(scores_1, (0, size)), torch.cat([across, scores_2], dim=-1)], dim=-2)
-        since = torch.cat([since_1, since_1[..., -1:, :] * since_2], dim=-2)
-        until = torch.cat([until_1 * since_2[..., -1:, :], until_2], dim=-2)
+        since = torch.cat([since_1, kept_1 * since_2], dim=-2)
+        until = torch.cat([until_1 * kept_2, until_2], dim=-2)
+        kept = kept_1 * kept_2
         size *= 2
-    return scores.squeeze(-3), since.squeeze(-3), until.squeeze(-3)
+    reads = (reads * since.transpose(-3, -2).unsqueeze(-4)).flatten(-3, -2)
+    writes = (writes * until.transpose(-3, -2).unsqueeze(-4)).flatten(-3, -2)
+    return scores.squeeze(-3), reads, writes, kept.squeeze(-3)

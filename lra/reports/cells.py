@@ -53,15 +53,16 @@ class Cell:
         self.published = source.number(self.system, first.task) if source else None
         self.published_mean = source.number(self.system, first.task, "mean") if source else None
         self.published_source = source.name if source else None
-        self.summary = summarise(self.finished.score.tolist(), lower_is_better=self.metric == "perplexity")
         self.scores = self.finished.score.tolist()
+        self.summary = summarise(self.scores, lower_is_better=self.metric == "perplexity")
+        self.majority_class = int(self.finished.majority_class.sum())
         rates, validated = frame.lr.dropna().unique(), self.finished.best_val.dropna()
         self.lr = float(rates[0]) if len(rates) == 1 else None
         self.best_val = fmean(validated) if len(validated) else None
         self.is_own = any(record.row for record in self.records)  # the attention is the user's
         self.is_pretrained = any(record.config.get("pretrain") for record in self.records)
         self.is_initialised = any(record.config.get("init") for record in self.records)
-        self.goal, self.ran, self.solved, self.median_steps = self._race()
+        self.goal, self.ran, self.solved, self.median_steps = self._goal()
         self.best_rate: bool | None = None
         self.untuned = False
         self.reference: Cell | None = None
@@ -79,7 +80,7 @@ class Cell:
     def verdict(self) -> str | None:
         return self.comparison.word(self.p_holm) if self.reference else None
 
-    def _race(self) -> tuple[float | None, int | None, int | None, float | None]:
+    def _goal(self) -> tuple[float | None, int | None, int | None, float | None]:
         """Return (goal, number of seeds that ended, number that reached the goal, median steps to it).
 
         All are None unless the runs have one common goal.
@@ -106,8 +107,8 @@ class Cell:
             yield f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} taken from {folder}"
         if self.problems:
             yield f"of {plural(len(self.frame), 'seed')}, {self.problems}"
-        if at_majority := int(self.finished.majority_class.sum()):
-            yield f"{at_majority} of {plural(self.summary.n, 'seed')} no better than the majority class"
+        if self.majority_class:
+            yield f"{self.majority_class} of {plural(self.summary.n, 'seed')} no better than the majority class"
         if any("best_test" in record.test for record in self.records) and self.frame.selection.iloc[0] != "last":
             yield "checkpoint selected on the test split"
         if self.is_pretrained or self.is_initialised:
@@ -122,30 +123,22 @@ class Cell:
             yield f"untuned: learning rate {self.lr:g}, as for other systems"
 
     def row(self) -> dict[str, Any]:
-        """Return this cell's row of table.csv; `Column.rows` adds the columns that all cells share."""
+        """Return this cell's row of table.csv, in its order; `Column.rows` adds the columns that all cells share."""
+
+        def values(*names: str) -> dict[str, Any]:
+            return {name: getattr(self, name) for name in names}
+
         seconds, comparison = self.finished.train_seconds.dropna(), self.comparison
         return {
-            "system": self.system,
-            "attention": self.attention,
-            "variant": self.variant,
-            "settings": self.settings,
-            "complexity": self.complexity,
+            **values("system", "attention", "variant", "settings", "complexity"),
             **asdict(self.summary),
-            "lr": self.lr,
-            "best_val": self.best_val,
+            **values("lr", "best_val"),
             "declared": int(self.frame.declared.sum()) or None,
-            "problems": self.problems,
-            "majority_class": int(self.finished.majority_class.sum()),
+            **values("problems", "majority_class"),
             "train_seconds": fmean(seconds) if len(seconds) else None,
             "parameters": self.records[0].parameters if self.records else None,
             "device": self.records[0].provenance.device if self.records else None,
-            "published": self.published,
-            "published_mean": self.published_mean,
-            "published_source": self.published_source,
-            "goal": self.goal,
-            "ran": self.ran,
-            "solved": self.solved,
-            "median_steps": self.median_steps,
+            **values("published", "published_mean", "published_source", "goal", "ran", "solved", "median_steps"),
             "reference": self.reference and self.reference.system,
             "difference": comparison.difference,
             "difference_low": comparison.low,
@@ -153,8 +146,7 @@ class Cell:
             "p": comparison.p,
             "p_holm": self.p_holm,
             "p_equivalent": comparison.p_equivalent,
-            "verdict": self.verdict,
-            "best_rate": self.best_rate,
+            **values("verdict", "best_rate"),
             "seeds": " ".join(f"{score:.2f}" for score in self.scores),
             "footnotes": "; ".join(self.caveats()),
         }
@@ -180,7 +172,7 @@ class Column:
         self.metric = runs[0].record.metric if runs else "accuracy"
         self.lower_is_better = self.metric == "perplexity"
         self.cells = [Cell(cell, published, source) for _, cell in frame.groupby(CELL, sort=False)]
-        known = published.baselines.get(self.task, {}) | baselines(frame)
+        known = published.baselines.get(self.task, {}) | baselines(frame)  # ours replace published ones
         self.baselines = {name: known[name] for name in sorted(known)}
         self.notes = list(self._notes(source))
         # built-in systems have tuned learning rates; a user's system that copies one of them may not suit it
@@ -210,6 +202,7 @@ class Column:
             groups.setdefault((cell.attention, cell.variant, RATE.sub("", cell.settings).strip()), []).append(cell)
         best, chosen = min if self.lower_is_better else max, []
         for group in groups.values():
+            # reversed: of equal results, the first row is chosen
             tried = {cell.best_val: cell for cell in reversed(group) if cell.best_val is not None}
             chosen += [tried[best(tried)]] if len(group) > 1 and tried else group
         return [cell for cell in self.cells if cell in chosen]

@@ -2,16 +2,16 @@
 
 import io
 import math
-import os
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from lra.reports.cells import Cell, Column
+from lra.reports.cells import Column
 from lra.reports.frame import present
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ COLOURS = (  # indexed by a system's position in table order, so that it has one
     "#7b3294", "#000000", "#56b4e9", "#b8860b", "#6b8e23", "#17a2b8",
 )  # fmt: skip
 LINES = ("-", "--", ":", "-.")  # line styles, which with the markers distinguish systems of one colour
-DOT, CROSS, RULE, OTHERS = COLOURS[0], COLOURS[4], COLOURS[2], "#b0b0b0"
+DOT, CROSS, RULE = COLOURS[0], COLOURS[4], COLOURS[2]
+GREY = {"color": "#b0b0b0", "linewidth": 0.7, "zorder": 1, "label": "others"}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 GROUPS = ("depth", "length", "position")  # groupings of test examples in `RunRecord.diagnostics`
 STYLE = Path(__file__).with_name("report.mplstyle")
@@ -56,19 +57,11 @@ def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
         return _all_seeds(columns, styles), {title: panels for title, panels in figures.items() if panels}
 
 
-@contextmanager
-def styled() -> Iterator[None]:
-    """Context manager that applies this package's style and ignores matplotlibrc and MPLBACKEND."""
-    backend = os.environ.pop(
-        "MPLBACKEND", None
-    )  # set by notebooks; importing matplotlib fails if the backend's package is absent
-    try:
-        import matplotlib.style
-    finally:
-        if backend is not None:
-            os.environ["MPLBACKEND"] = backend
-    with matplotlib.style.context(STYLE, after_reset=True):
-        yield
+def styled() -> AbstractContextManager[None]:
+    """Return a context manager that applies this package's style and ignores matplotlibrc."""
+    import matplotlib.style
+
+    return matplotlib.style.context(STYLE, after_reset=True)
 
 
 def svg(figure: "Figure") -> str:
@@ -100,8 +93,8 @@ def _panels(columns: list[Column], draw: Callable[..., bool], styles: dict[str, 
             for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
     if handles:
-        first = [style["label"] for style in styles.values() if style["label"] in handles]
-        handles = {label: handles[label] for label in dict.fromkeys([*first, *handles])}
+        order = dict.fromkeys([*(style["label"] for style in styles.values()), *handles])  # "others" come last
+        handles = {label: handles[label] for label in order if label in handles}
         across = 2 if max(map(len, handles)) < LONGEST // 2 + 4 else 1
         figure = Figure(figsize=(WIDTH, LINE * math.ceil(len(handles) / across) + 0.1))
         figure.legend(handles.values(), handles.keys(), loc="center", ncols=across)
@@ -112,40 +105,26 @@ def _panels(columns: list[Column], draw: Callable[..., bool], styles: dict[str, 
 def styles_of(columns: list[Column]) -> dict[str, Style]:
     """Return the style of each system; systems with the same colour get different lines and markers."""
     styles: dict[str, Style] = {}
-    alike = Counter[str]()
+    used = {colour: zip(cycle(LINES), cycle(MARKERS), strict=False) for colour in COLOURS}
     cells = sorted((cell for column in columns for cell in column.cells), key=lambda cell: cell.order)
     for cell in {cell.system: cell for cell in cells}.values():
         colour = COLOURS[cell.order[0] % len(COLOURS)]
-        number = alike[colour]
-        alike[colour] += 1
-        styles[cell.system] = {
-            "color": colour,
-            "linestyle": LINES[number % len(LINES)],
-            "marker": MARKERS[number % len(MARKERS)],
-            "label": _named(cell.system),
-        }
+        line, marker = next(used[colour])
+        styles[cell.system] = {"color": colour, "linestyle": line, "marker": marker, "label": _named(cell.system)}
     return styles
 
 
-def highlighted(column: Column) -> set[str]:
-    """Return the systems whose curves are coloured.
+def highlighted(column: Column, styles: dict[str, Style]) -> dict[str, Style]:
+    """Return the style of each system in a panel of curves.
 
-    These are all if there are at most `TOGETHER`, else Transformer, the variants of Simple, and the best systems.
+    All are coloured if there are at most `TOGETHER`; otherwise Transformer, the variants of Simple, and the best
+    systems are, and the others are grey.
     """
     cells, sign = column.cells, 1 if column.lower_is_better else -1
-    if len(cells) <= TOGETHER:
-        return {cell.system for cell in cells}
     best = sorted(cells, key=lambda cell: math.inf if cell.summary.mean is None else sign * cell.summary.mean)
     named = [cell for cell in cells if cell.is_vanilla or cell.attention == "simple"]
-    chosen = list(dict.fromkeys(cell.system for cell in [*named, *best]))
-    return set(chosen[: max(TOGETHER, len(named))])
-
-
-def _plot(
-    axis: "Axes", cell: Cell, styles: dict[str, Style], shown: set[str], x: list, y: list, **changes: str
-) -> None:
-    grey = {"color": OTHERS, "linewidth": 0.7, "zorder": 1, "label": "others"}
-    axis.plot(x, y, **{**(styles[cell.system] if cell.system in shown else grey), **changes})
+    first = list(dict.fromkeys(cell.system for cell in [*named, *best]))[: max(TOGETHER, len(named))]
+    return {cell.system: styles[cell.system] if cell.system in first else GREY for cell in cells}
 
 
 def caption(columns: list[Column]) -> str:
@@ -225,6 +204,7 @@ def curve(metrics: list[dict[str, Any]], metric: str) -> list[tuple[int, float]]
     """Return (step, validation accuracy or perplexity) of each evaluation during training, without pretraining."""
     key = "val_loss" if metric == "perplexity" else "val_accuracy"
     points = [(line["step"], line[key]) for line in metrics if "phase" not in line and line.get(key) is not None]
+    # exp overflows above 709
     return [(step, math.exp(min(value, 700))) for step, value in points] if metric == "perplexity" else points
 
 
@@ -233,7 +213,7 @@ def _curves(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
 
     A step is drawn if at least half of the runs were evaluated at it.
     """
-    shown = highlighted(column)
+    styles = highlighted(column, styles)
     for cell in column.cells:
         by_step: dict[int, list[float]] = defaultdict(list)
         for run in present(cell.frame):
@@ -241,7 +221,8 @@ def _curves(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
                 by_step[step].append(value)
         steps = sorted(step for step, values in by_step.items() if len(values) * 2 >= len(cell.records))
         if steps:
-            _plot(axis, cell, styles, shown, steps, [fmean(by_step[step]) for step in steps], marker="")
+            means = [fmean(by_step[step]) for step in steps]
+            axis.plot(steps, means, **{**styles[cell.system], "marker": ""})
     axis.set_xlabel("step")
     axis.set_ylabel(_unit(column).replace("test", "validation"))
     _thousands(axis)
@@ -283,7 +264,7 @@ def _groups(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
     name = next((name for name in GROUPS if any(len(groups.get(name, {})) > 1 for groups in found)), None)
     if name is None:
         return False
-    shown = highlighted(column)
+    styles = highlighted(column, styles)
     for cell in column.cells:
         total, correct = Counter[str](), Counter[str]()
         for record in cell.records:
@@ -291,7 +272,7 @@ def _groups(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
                 total[value] += group.examples
                 correct[value] += group.correct
         shares = [100 * correct[value] / total[value] for value in total]
-        _plot(axis, cell, styles, shown, list(total), shares)
+        axis.plot(list(total), shares, **styles[cell.system])
     axis.set_xlabel(name)
     axis.set_ylabel("test accuracy (%)")
     axis.tick_params(axis="x", labelrotation=45)

@@ -37,31 +37,35 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
     Raises:
         UserError: if no run has `selection`, or runs of a cell or a column differ in settings that no table shows.
     """
+    if selection and not any(selection in run.record.test for run in runs):
+        raise UserError(f"--selection {selection}: no run below {folder} has it; leave the option out")
     announced = {cell.folder: cell for cell in declared(folder).cells}
     rows = [_of_run(run, selection) for run in runs]
+    for row in rows:
+        published.add(row["attention"], row["variant"], row["run"].record.row)
     known = {(row["cell"], row["seed"]) for row in rows}
     rows += [_missing(cell, seed, selection) for cell in announced.values() for seed in cell.seeds
              if (cell.folder, seed) not in known]  # fmt: skip
-    if selection and not any(row["run"] and selection in row["run"].record.test for row in rows):
-        raise UserError(f"--selection {selection}: no run below {folder} has it; leave the option out")
     for row in rows:
         cell = announced.get(row["cell"])
         row |= {"declared": bool(cell), "reference": cell and cell.reference, "margin": cell and cell.margin}
-        if row["run"]:
-            published.add(row["attention"], row["variant"], row["run"].record.row)
-    frame = pd.DataFrame(rows)
-    names = [published.name(*key) for key in zip(frame.attention, frame.variant, frame.settings, strict=True)]
+        row["system"] = published.name(row["attention"], row["variant"], row["settings"])
+    names = [*rows[0]]  # the first row is of a run that exists; a missing run has fewer keys
+
+    def place(row: dict[str, Any]) -> tuple:
+        system = published.order(row["attention"], row["variant"], row["settings"])
+        return row["protocol"], row["selection"], published.task_order(row["task"]), system, row["seed"]
+
+    frame = pd.DataFrame(sorted(rows, key=place), columns=names)
     titles = short_names(sorted(frame.task.unique(), key=published.task_order), published.tasks)
-    at_majority = frame.pop("at_majority").fillna(False).astype(bool)
-    frame = frame.assign(system=names, short=frame.task.map(titles), majority_class=at_majority)
+    frame = frame.assign(short=frame.task.map(titles), majority_class=frame.pop("at_majority"))
     refuse_hidden_differences(frame)
-    keys = [
-        (row.protocol, row.selection, published.task_order(row.task),
-         published.order(row.attention, row.variant, row.settings), row.seed)
-        for row in frame.itertuples()
-    ]  # fmt: skip
-    order = sorted(range(len(frame)), key=keys.__getitem__)
-    return frame.iloc[order].reset_index(drop=True).assign(column=lambda whole: _column_names(whole))
+    columns = [frame.short]  # the name of a column: its task, and what varies between columns
+    if frame.protocol.nunique() > 1:
+        columns.append(frame.protocol)
+    if len(frame[["protocol", "selection"]].drop_duplicates()) > frame.protocol.nunique():
+        columns.append(frame.selection)
+    return frame.assign(column=[", ".join(parts) for parts in zip(*columns, strict=True)])
 
 
 def seeds(frame: pd.DataFrame) -> pd.DataFrame:
@@ -80,8 +84,12 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
     best, tested = record.validation.get("best"), record.test.get(rule)  # type: ignore[call-overload]
     score = record.score(rule) if record.status == "finished" else None
     status: str = record.status
+    # finished, but without this rule's checkpoint, or with a result that cannot be averaged
     if status == "finished" and (score is None or score > LARGEST or tested.not_finite):
         status, score = (f"without {rule}" if rule not in record.test else "not finite"), None
+    seconds, reached = record.seconds.get("train"), record.reached
+    if seconds is not None and record.pretrain:
+        seconds += record.pretrain["seconds"].get("train", 0.0)
     majority = record.baselines.get(MAJORITY) if status == "finished" and record.metric == "accuracy" else None
     return {
         "run": run,
@@ -104,8 +112,8 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
         "lr": record.config.get("train", {}).get("lr"),
         "goal": record.goal,
         "solved": record.solved if record.goal is not None else None,
-        **{f"steps_to_{percent}": _milestone(record, percent) for percent in MILESTONES},
-        "train_seconds": train_seconds(record),
+        **{f"steps_to_{percent}": reached[percent].step if percent in reached else None for percent in MILESTONES},
+        "train_seconds": seconds,
         "tokens_per_second": record.tokens_per_second,
         "parameters": record.parameters or None,
         "device": record.provenance.device,
@@ -128,20 +136,8 @@ def _missing(cell: DeclaredCell, seed: int, selection: str | None) -> dict[str, 
         "settings": settings_text(cell.settings),
         "seed": seed,
         "status": "missing",
+        "at_majority": False,
     }
-
-
-def _milestone(record: RunRecord, percent: str) -> int | None:
-    reached = record.reached.get(percent)
-    return None if reached is None else reached.step
-
-
-def train_seconds(record: RunRecord) -> float | None:
-    """Return the seconds of training and pretraining, without evaluations."""
-    if "train" not in record.seconds:
-        return None
-    before = record.pretrain["seconds"].get("train", 0.0) if record.pretrain else 0.0
-    return record.seconds["train"] + before
 
 
 def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
@@ -162,20 +158,10 @@ def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, st
     return names
 
 
-def _column_names(frame: pd.DataFrame) -> list[str]:
-    """Return the column name of each row: short task name, plus protocol and selection rule if these vary."""
-    protocols = frame.protocol.nunique() > 1
-    rules = len(frame[["protocol", "selection"]].drop_duplicates()) > frame.protocol.nunique()
-    return [
-        ", ".join([row.short, *([row.protocol] if protocols else []), *([row.selection] if rules else [])])
-        for row in frame.itertuples()
-    ]
-
-
 def baselines(frame: pd.DataFrame) -> dict[str, float]:
     """Return the results of the trivial baselines of a column, by name.
 
-    Fitted baselines may differ slightly between machines; the best result is returned.
+    Fitted baselines vary with rounding, that is, with processor and thread count; the best result is returned.
 
     Raises:
         UserError: if runs differ in a baseline that is not fitted.
@@ -185,17 +171,13 @@ def baselines(frame: pd.DataFrame) -> dict[str, float]:
         best = min if run.record.metric == "perplexity" else max
         for name, value in run.record.baselines.items():
             known = values.setdefault(name, value)
-            if not _is_fitted(name, run.record) and not math.isclose(known, value, rel_tol=1e-9):
+            # of a user's task, any baseline but the majority class may be fitted
+            own = not str(run.record.config.get("task", {}).get("_target_", "lra.")).startswith("lra.")
+            fitted = name != MAJORITY if own else any(word in name for word in FITTED)
+            if not fitted and not math.isclose(known, value, rel_tol=1e-9):
                 raise UserError(f"{run.name}: baseline {name!r} is {value}, elsewhere {known}")
             values[name] = best(known, value)
     return dict(sorted(values.items()))
-
-
-def _is_fitted(name: str, record: RunRecord) -> bool:
-    """Return True if the result of a baseline may vary with rounding, that is, with processor and thread count."""
-    if str(record.config.get("task", {}).get("_target_", "lra.")).startswith("lra."):
-        return any(word in name for word in FITTED)
-    return name != MAJORITY  # a user's task: any other baseline may be fitted
 
 
 def present(frame: pd.DataFrame) -> list[Run]:
@@ -262,6 +244,7 @@ def _pooled(record: RunRecord) -> dict[str, Any]:
     """Return the values that all runs of a cell must have in common."""
     config = {key: value for key, value in without_paths(record.config).items() if key != "seed"}
     if "train" in config:
+        # settings in ROUNDING change a run only by rounding errors, as another processor does
         config["train"] = {key: value for key, value in config["train"].items() if f"train.{key}" not in ROUNDING}
     if config.get("init"):  # each seed may start from the weights of its own source
         config["init"] = {key: value for key, value in config["init"].items() if key != "sha256"}
@@ -273,6 +256,7 @@ def _pooled(record: RunRecord) -> dict[str, Any]:
 def _compared(record: RunRecord) -> dict[str, Any]:
     """Return the values that all runs of a column must have in common."""
     train = record.config.get("train", {})
+    # a goal can be noticed only at an evaluation, so steps to it depend on how often a run evaluates
     goal = {} if record.goal is None else {"eval_every": train.get("eval_every")}
     return {
         "task_version": record.task_version,

@@ -12,7 +12,6 @@ from lra.core.paths import conf_dir
 from lra.records.record import TableName, readable
 
 NAME = "published.yaml"
-OWN = Path(__file__).with_name(NAME)
 
 Text = Annotated[str, Field(min_length=1), AfterValidator(printable)]
 Numbers = dict[Text, dict[Text, FiniteFloat]]
@@ -63,19 +62,24 @@ class _File(_Strict):
 
 
 class Published:
-    """Published tables, and names of tasks and systems, from the files of this package and from `files`.
+    """Published tables, and names of tasks and systems, from lra and from the `published.yaml` of a results folder.
+
+    Args:
+        folder: a results folder; its file may be missing.
 
     Raises:
         UserError: if a file is damaged, or two files use one name.
     """
 
-    def __init__(self, *files: Path) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self.tasks: dict[str, str] = {}
         self.systems: dict[str, PublishedSystem] = {}
         self.sources: list[PublishedTable] = []
         self.baselines: dict[str, dict[str, float]] = {}
-        for path in (conf_dir() / "table1.yaml", OWN, conf_dir() / "systems.yaml", *files):
-            file = _read(path)
+        own = [folder / NAME] if folder and (folder / NAME).exists() else []
+        for path in (conf_dir() / "table1.yaml", Path(__file__).with_name(NAME), conf_dir() / "systems.yaml", *own):
+            with readable(path):
+                file = _File.model_validate(read_yaml(path) or {})
             self.tasks |= file.tasks
             self.baselines |= file.baselines
             for system in file.systems:
@@ -87,12 +91,6 @@ class Published:
                     raise UserError(f"{path}: source {source.name!r} is known already; give it another name")
                 self.sources.append(source)
         self._rows = {(row.attention, row.variant): row for row in self.systems.values() if row.attention}
-
-    @classmethod
-    def of_folder(cls, folder: Path) -> "Published":
-        """Return the tables of this package and of the `published.yaml` in a results folder, if there is one."""
-        own = folder / NAME
-        return cls(*([own] if own.exists() else []))
 
     def add(self, attention: str, variant: str, row: TableName | dict[str, str] | None) -> None:
         """Add the row of a user's attention, unless its name, or its attention and variant, have a row already."""
@@ -117,8 +115,10 @@ class Published:
     def order(self, attention: str, variant: str, settings: str) -> tuple:
         """Return a sort key for table rows: published systems in the order of the files, then others by name."""
         key, known = (attention, variant), list(self._rows)
-        number = known.index(key) if key in known else len(known)
-        return number, *key, _natural(settings), settings
+        row = known.index(key) if key in known else len(known)
+        parts = re.split(r"(\d+(?:\.\d+)?)", settings)  # every second part is a number: 9 comes before 10
+        natural = tuple(float(part) if index % 2 else part for index, part in enumerate(parts))
+        return row, *key, natural, settings
 
     def task_order(self, task: str) -> tuple:
         """Return a sort key for columns: tasks in published order, each followed by derived ones; then all others."""
@@ -129,14 +129,3 @@ class Published:
     def source(self, task: str) -> PublishedTable | None:
         """Return the first published table with numbers for a task; None if there is none."""
         return next((source for source in self.sources if any(task in each for each in source.best.values())), None)
-
-
-def _natural(text: str) -> tuple[str | float, ...]:
-    """Return a sort key that compares the numbers in a text by value, so that 9 comes before 10."""
-    parts = re.split(r"(\d+(?:\.\d+)?)", text)
-    return tuple(float(part) if index % 2 else part for index, part in enumerate(parts))
-
-
-def _read(path: Path) -> _File:
-    with readable(path):
-        return _File.model_validate(read_yaml(path) or {})

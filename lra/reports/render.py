@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from lra.records.names import README, SEEDS, SEEDS_FIGURE, TABLE, TABLE_TEX
+from lra.records.names import SEEDS_FIGURE
 from lra.reports.cells import Column
 from lra.reports.figures import caption
 from lra.reports.frame import CELL, seeds
@@ -25,10 +25,9 @@ RULES = {
     "best_val": "at the best validation result (`best_val`)",
     "best_test": "at the best result on the test split itself (`best_test`)",
 }
-P = "p (Holm)"
 SHOWN = {  # headers in index.html by column of `Report.cells`
     "system": "system", "mean": "mean", "sd": "sd", "n": "n", "interval": "interval", "published": "published",
-    "difference": "difference", "difference_interval": "its interval", "p_holm": P, "verdict": "verdict",
+    "difference": "difference", "difference_interval": "its interval", "p_holm": "p (Holm)", "verdict": "verdict",
     "best": "best", "expected_best": "expected best", "majority_class": "at majority", "solved": "solved",
     "median_steps": "median steps", "lr": "learning rate", "best_val": "best validation",
     "train_seconds": "training (s)", "parameters": "parameters", "complexity": "complexity",
@@ -41,23 +40,6 @@ TEX = {
     "\n": r"\\", "±": r"$\pm$", "²": "$^2$", "−": "$-$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
     "…": r"\ldots{}",
 }  # fmt: skip
-
-
-def texts(report: "Report") -> dict[str, str]:
-    """Return the contents of README.md, table.csv, table.tex and seeds.csv by file name."""
-    return {
-        README: readme(report),
-        TABLE: as_csv(report.cells.drop(columns=["kind", "short", "published_mean"])),
-        TABLE_TEX: latex(report),
-        SEEDS: as_csv(seeds(report.frame)),
-    }
-
-
-def seed_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of runs in index.html: one row per run, task and system first, empty columns dropped."""
-    rows = seeds(frame).drop(columns=CELL).dropna(axis="columns", how="all")
-    first = ["short", "system"]
-    return rows[[*first, *(column for column in rows if column not in first)]]
 
 
 def as_csv(frame: pd.DataFrame) -> str:
@@ -90,13 +72,14 @@ def readme(report: "Report") -> str:
 
 def page(report: "Report", figures: Mapping[str, list[str]]) -> str:
     """Return the content of index.html, which includes its scripts and `figures` (SVG panels by title)."""
-    assets = HERE / "assets"
+    assets, runs = HERE / "assets", seeds(report.frame).drop(columns=CELL).dropna(axis="columns", how="all")
+    first = ["short", "system"]
     return _template("page.html.j2").render(
         **_summary(report),
         sections=map(section, report.columns),
         figures=figures,
         caption=caption(report.columns),
-        seeds=html(seed_rows(report.frame)),
+        seeds=html(runs[[*first, *runs.columns.drop(first)]]),
         script=(assets / "sortable.min.js").read_text(encoding="utf-8"),
         licence=(assets / "sortable.LICENSE").read_text(encoding="utf-8"),
     )  # fmt: skip
@@ -109,12 +92,16 @@ def section(column: Column) -> dict[str, Any]:
         system=rows.system.where(rows.kind == "system", "baseline: " + rows.system),
         interval=_intervals(rows.low, rows.high),
         difference_interval=_intervals(rows.difference_low, rows.difference_high),
+        # NaN, of a row without a test, is not below 0.001 and gives an empty text
+        p_holm=["<0.001" if p < 0.001 else number(p, ".3f") for p in rows.p_holm.astype(float)],
     )
     rates, goals = rows.lr.dropna().unique(), rows.goal.dropna().unique()
     notes = [f"Goal: {goal:g} % validation accuracy." for goal in goals]
     if len(rates) == 1:  # one learning rate for all systems: state it in a sentence instead of a column
         notes.append(f"Learning rate: {rates[0]:g}.")
         rows = rows.assign(lr=None)
+    if not rows.majority_class.fillna(0).any():
+        rows = rows.assign(majority_class=None)  # a column of zeros
     filled = [name for name in SHOWN if rows[name].replace("", None).notna().any()]
     systems: dict[str, list[str]] = {}
     for cell in column.cells:
@@ -184,6 +171,7 @@ def latex(report: "Report") -> str:
     return _template("table.tex.j2").render(
         caption=" ".join(filter(None, [_subject(report), trivial, unbeaten(report.columns)])),
         label=re.sub("[^a-z0-9]+", "-", report.title.lower()).strip("-"),
+        # long headers break after commas and before (n = 3)
         headers=[re.sub(r"(?<=,) | (?=\(n = )", "\n", name) for name in frame.columns],
         rows=frame.values.tolist(),
         systems=systems,
@@ -209,31 +197,25 @@ def tex(text: str) -> str:
 
 
 def html(frame: pd.DataFrame) -> str:
-    """Return a sortable HTML table."""
-    shown = {name: _formatted(frame[name]) for name in frame}
-    if P in frame:
-        shown[P] = [p_value(p) for p in frame[P]]
-    return pd.DataFrame(shown).to_html(index=False, border=0, classes="sortable n-last")
+    """Return a sortable HTML table.
 
-
-def _formatted(column: pd.Series) -> list[Any]:
-    """Format the numbers of a column in one format.
-
-    Without decimals if all are whole; otherwise learning rates with three significant digits, others with two decimals.
+    The numbers of a column have one format: no decimals if all are whole, otherwise three significant digits for
+    learning rates, and two decimals for all others.
     """
-    numbers = [value for value in column if _is_number(value)]
-    whole = all(float(value).is_integer() for value in numbers)
-    form = ".10g" if whole else ".3g" if column.name in ("lr", SHOWN["lr"]) else "z.2f"  # z: never -0.00
-    return [format(value, form) if _is_number(value) else "" if pd.isna(value) else value for value in column]
+    shown: dict[str, list[Any]] = {}
+    for name in frame:
+        numbers = [value for value in frame[name] if _is_number(value)]
+        form = ".3g" if name in ("lr", SHOWN["lr"]) else "z.2f"  # z: never -0.00
+        if all(float(value).is_integer() for value in numbers):
+            form = ".10g"
+        shown[name] = [
+            format(value, form) if _is_number(value) else "" if pd.isna(value) else value for value in frame[name]
+        ]
+    return pd.DataFrame(shown).to_html(index=False, border=0, classes="sortable n-last")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and not pd.isna(value)
-
-
-def p_value(p: float | None) -> str:
-    """Return a p-value with three decimals, `<0.001` if it is smaller, or an empty text for None."""
-    return "<0.001" if p is not None and p < 0.001 else number(p, ".3f")
 
 
 @cache

@@ -7,11 +7,11 @@ import pandas as pd
 
 from lra.core.errors import printable
 from lra.core.files import write_atomic
-from lra.records.names import PAGE, README, SEEDS_FIGURE
+from lra.records.names import PAGE, README, SEEDS, SEEDS_FIGURE, TABLE, TABLE_TEX
 from lra.records.runs import Run, read_runs
 from lra.reports import figures, render
 from lra.reports.cells import Column
-from lra.reports.frame import present, runs_frame
+from lra.reports.frame import present, runs_frame, seeds
 from lra.reports.published import Published
 from lra.reports.tables import Tables, tables
 
@@ -34,7 +34,7 @@ class Report:
     def __init__(self, folder: Path, selection: str | None = None) -> None:
         self.folder = folder if folder.is_dir() else folder.parent
         self.title = printable(self.folder.resolve().name)
-        self.published = Published.of_folder(self.folder)
+        self.published = Published(self.folder)
         self.frame = runs_frame(self.folder, read_runs(folder), self.published, selection)
         self.columns = [Column(runs, self.published) for _, runs in self.frame.groupby("column", sort=False)]
 
@@ -54,8 +54,13 @@ class Report:
         return tables(self.columns)
 
     def texts(self) -> dict[str, str]:
-        """Return the contents of the text files of the report by file name, except index.html."""
-        return render.texts(self)
+        """Return the contents of README.md, table.csv, table.tex and seeds.csv by file name."""
+        return {
+            README: render.readme(self),
+            TABLE: render.as_csv(self.cells.drop(columns=["kind", "short", "published_mean"])),
+            TABLE_TEX: render.latex(self),
+            SEEDS: render.as_csv(seeds(self.frame)),
+        }
 
 
 def write_report(folder: Path, selection: str | None = None) -> Path:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean, median_low, stdev
 
 LEVEL = 0.95  # confidence level of intervals
 ALPHA = 0.05  # significance level of tests
@@ -146,6 +146,5 @@ def median_steps(steps: Sequence[float | None]) -> float | None:
     Args:
         steps: steps until each seed solved the task; None for a seed that did not.
     """
-    ordered = sorted(math.inf if count is None else count for count in steps)
-    middle = ordered[(len(ordered) - 1) // 2] if ordered else math.inf
+    middle = median_low(math.inf if count is None else count for count in steps) if steps else math.inf
     return middle if math.isfinite(middle) else None

@@ -57,8 +57,11 @@ def tables(columns: list[Column]) -> Tables:
     }
     for column in columns:
         cells = {cell.system: cell for cell in column.cells}
+        # the header names the most common number of seeds; cells with another one get a footnote
         [count, *_] = sorted(multimode(cell.summary.n for cell in column.cells))
-        shared = _shared_caveats(column)
+        # a caveat of all cells with results is marked once, in the header
+        first, *others = [list(cell.caveats()) for cell in column.cells if cell.scores] or [[]]
+        shared = [text for text in first if others and all(text in other for other in others)]
         title = f"{column.name} (n = {count})" + ", perplexity" * column.lower_is_better
         title += notes.mark([*shared, *column.notes])
         baselines = [number(column.baselines.get(name)) for name in trivial]
@@ -82,12 +85,6 @@ def _goals(columns: list[Column], systems: Iterable[str]) -> tuple[pd.DataFrame,
                 steps.loc[cell.system, header] = number(cell.median_steps, ",.0f")
     solved, steps = (frame.dropna(how="all").fillna("").reset_index(names="system") for frame in (solved, steps))
     return solved, steps if steps.drop(columns="system").any(axis=None) else pd.DataFrame()
-
-
-def _shared_caveats(column: Column) -> list[str]:
-    """Return the caveats that all cells with results have in common; they are marked once, in the header."""
-    first, *others = [list(cell.caveats()) for cell in column.cells if cell.scores] or [[]]
-    return [text for text in first if all(text in other for other in others)] if others else []
 
 
 def _text(cell: Cell | None, count: int, shared: list[str], notes: Footnotes) -> str:

@@ -127,7 +127,7 @@ def _check_reference(plan: Plan) -> None:
     from lra.reports.frame import settings_text
     from lra.reports.published import Published
 
-    published = Published.of_folder(plan.out)
+    published = Published(plan.out)
     for row in plan.rows:
         published.add(row.cell.attention, row.cell.variant, row.components.row)
     cells: list[Any] = [*(row.cell for row in plan.rows), *declared(plan.out).cells]
