@@ -39,7 +39,7 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 )
 def test_a_hostile_record_is_refused_by_rerun(other: Settings, changes: dict, expected: str) -> None:
     path = put(Path("kept"), 1, 30.0)
-    config = other.identity | changes.get("config", {})
+    config = other.config_key | changes.get("config", {})
     record.write(path.parent, record.read(path) | changes | {"config": config})
     with pytest.raises((UserError, ValueError), match=expected):
         rerun(path.parent, other)
