@@ -8,8 +8,7 @@ import torch
 from support import mixer_of, noise, same
 from torch import Tensor
 
-from lra.mixers.reformer import Reformer
-from lra.mixers.sinkhorn import Sinkhorn, doubly_stochastic
+from lra.mixers.sinkhorn import doubly_stochastic
 
 
 def heads(seed: int, length: int = 11) -> Tensor:
@@ -28,10 +27,6 @@ def exact(actual: Tensor, expected: Tensor) -> None:
 
 
 # ---------------------------------------------------------------- sinkhorn
-
-
-def sinkhorn_of(*overrides: str, **shape: object) -> Sinkhorn:
-    return mixer_of("sinkhorn", "attention.block=3", "protocol=strict", *overrides, **shape).eval()
 
 
 def attend_by_loops(q: Tensor, k: Tensor, v: Tensor, order: np.ndarray, mask: Tensor, block: int) -> Tensor:
@@ -82,7 +77,8 @@ def test_no_valid_block_gives_zeros_and_a_finite_gradient() -> None:
 @pytest.mark.parametrize(("temperature", "iterations"), [(0.75, 7), (2.0, 1)])
 def test_sinkhorn_by_loops(masked: bool, temperature: float, iterations: int) -> None:
     """The sequence has 4 of 5 possible blocks, the last with 2 positions."""
-    mixer = sinkhorn_of(f"attention.temperature={temperature}", f"attention.iterations={iterations}")
+    options = ("block=3", f"temperature={temperature}", f"iterations={iterations}")
+    mixer = mixer_of("sinkhorn", "protocol=strict", *(f"attention.{option}" for option in options))
     q, k, v = heads(1), heads(2), heads(3)
     mask = holes() if masked else torch.ones(2, 11, dtype=torch.bool)
     actual = mixer.attend(q, k, v, mask if masked else None)
@@ -98,10 +94,6 @@ def test_sinkhorn_by_loops(masked: bool, temperature: float, iterations: int) ->
 
 
 # ---------------------------------------------------------------- reformer
-
-
-def reformer_of(*overrides: str, **shape: object) -> Reformer:
-    return mixer_of("reformer", *overrides, **shape).eval()
 
 
 def met_by_loops(buckets: list[list[int]], mask: list[bool], chunk: int, within_bucket: bool) -> Tensor:
@@ -131,8 +123,8 @@ def shared_attention(q: Tensor, v: Tensor, met: Tensor) -> Tensor:
 @pytest.mark.parametrize(("chunk", "hashes"), [(3, 1), (2, 3), (1, 2), (11, 2)])
 def test_reformer_is_attention_to_all_keys_met(chunk: int, hashes: int, within_bucket: bool, masked: bool) -> None:
     """Outputs and gradients; a key met in several rounds counts once."""
-    mixer = reformer_of(
-        f"attention.chunk={chunk}", f"attention.hashes={hashes}", f"attention.within_bucket={within_bucket}"
+    mixer = mixer_of(
+        "reformer", f"attention.chunk={chunk}", f"attention.hashes={hashes}", f"attention.within_bucket={within_bucket}"
     )
     mask = holes() if masked else torch.ones(2, 11, dtype=torch.bool)
     q, v = heads(1).requires_grad_(), heads(2).requires_grad_()
@@ -148,7 +140,7 @@ def test_reformer_is_attention_to_all_keys_met(chunk: int, hashes: int, within_b
 
 
 def test_a_hash_is_the_largest_of_both_signs() -> None:
-    mixer, q = reformer_of("attention.chunk=2"), heads(1)
+    mixer, q = mixer_of("reformer", "attention.chunk=2"), heads(1)
     turned = torch.einsum("bhld,hdrn->bhrln", q, mixer.rotations)
     assert mixer.buckets(q, None).equal(torch.cat([turned, -turned], dim=-1).argmax(dim=-1))
     assert mixer.buckets(q, holes())[0, :, :, 3:6].eq(2 * mixer.rotations.shape[-1]).all()  # padding sorts last

@@ -35,9 +35,8 @@ def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands) ->
     assert 0 in codes, "the last to end saw everything finished"
     for each in ended:
         assert "2 of 2 runs finished" in each.err if each.code == 0 else "another process" in each.err
-    assert (
-        sum(line.startswith("[") and "test accuracy" in line for each in ended for line in each.out.splitlines()) == 2
-    )
+    shown = [line for each in ended for line in each.out.splitlines() if "test accuracy" in line]
+    assert sum(line.startswith("[") for line in shown) == 2
     assert len([*Path("runs").rglob(record.NAME)]) == 2
     code, _, err = cli(train.main, *line)
     assert (code, "2 runs, 0 to train" in err) == (0, True)

@@ -72,13 +72,8 @@ KINDS = (Tied, Strided, Complex)
 def made(kind: type[Mixer], protocol: str) -> Model:
     torch.manual_seed(3)
     model = settings("attention=softmax", "variant=transformer", f"protocol={protocol}")["model"]
-    return Model(
-        kind,
-        spec(),
-        Architecture(
-            **model | {"dim": 12, "qkv_dim": 12, "heads": 3, "mlp_dim": 7, "depth": 2, "attention_bias": True}
-        ),
-    )
+    sizes = {"dim": 12, "qkv_dim": 12, "heads": 3, "mlp_dim": 7, "depth": 2, "attention_bias": True}
+    return Model(kind, spec(), Architecture(**model | sizes))
 
 
 def trainer_of(kind: type[Mixer]) -> Trainer:
