@@ -382,8 +382,9 @@ def saved_bytes(name: str, extra: list[str], length: int) -> int:
 
 
 def strip_times(value: object) -> object:
-    """Return a record without the entries that depend on the clock or on memory."""
+    """Return a record without the entries that depend on the clock, on memory or on a commit during the tests."""
     if isinstance(value, dict):
         gone = {"seconds", "train_seconds", "tokens_per_second", "peak_memory_bytes", "started", "finished", METRICS}
+        gone |= {"commit", "dirty"}
         return {key: strip_times(item) for key, item in value.items() if key not in gone}
     return value
