@@ -22,7 +22,7 @@ from hydra.core.global_hydra import GlobalHydra
 from support import composed, job_of, strip_times
 
 import lra
-from lra.cli import train
+from lra.__main__ import train
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import record
@@ -191,9 +191,7 @@ class Ended:
 class Child:
     """A command that runs in a child, which calls `inside` first."""
 
-    def __init__(
-        self, *arguments: str, main: Callable = train.main, inside: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, *arguments: str, main: Callable = train, inside: Callable[[], object] = lambda: None) -> None:
         warm()
         self._files = TemporaryFile(), TemporaryFile()  # noqa: SIM115
 

@@ -1,6 +1,7 @@
 """The training loop: schedules, early stopping, gradients in micro-batches, order, evaluation, divergence."""
 
 import math
+import time
 from collections.abc import Iterator
 from itertools import pairwise, product
 
@@ -264,12 +265,22 @@ def test_evaluating_more_often_changes_nothing() -> None:
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
+def test_the_seconds_of_a_training_are_those_of_its_evaluations() -> None:
+    task = stub_task()
+    began = time.perf_counter()
+    trainer = train_model(model_for(task), task, small_recipe())
+    took, lines = time.perf_counter() - began, trainer.lines
+    assert trainer.seconds["train"] == pytest.approx(sum(line["train_seconds"] for line in lines))
+    assert sum(trainer.seconds.values()) == pytest.approx(sum(line["seconds"] for line in lines))
+    assert min(trainer.seconds.values()) > 0 and sum(trainer.seconds.values()) < took
+
+
 def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
     task = stub_task()
     model = model_for(task)
     trainer, seen = Trainer(model, task, small_recipe(), seed=3, precision="fp32"), {}
 
-    def poison() -> None:
+    def poison(*_: object) -> None:
         if trainer.step == 4:
             with torch.no_grad():
                 model.head[0].bias[0] = float("nan")

@@ -239,6 +239,10 @@ def test_runs_with_one_pretraining_share_its_weights_and_record_it(cli: Commands
     assert told["tokens"]["computed"] == sum(line["tokens"] for line in lines["one"][:2])
     assert records["one"]["seconds"]["pretrain"] == pytest.approx(sum(line["seconds"] for line in lines["one"][:2]))
     assert told["validation"]["best"]["loss"] == min(line["val_loss"] for line in lines["one"][:2])
+    kept = next(Path("one").rglob(record.NAME)).parent
+    code, said, err = cli(train.main, f"rerun={kept}", "out=again", "cache=own")
+    assert (code, "equal to the last bit" in said) == (0, True), err
+    assert len(list(Path("own/pretrained_again").rglob(record.NAME))) == 1, "a rerun repeats the pretraining"
     shared = next(
         path for path in Path("own/pretrained").rglob("weights.safetensors") if digests["one"][:12] in str(path)
     )

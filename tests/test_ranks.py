@@ -120,7 +120,7 @@ def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> Non
 
         trainer = Trainer(model, task, recipe, seed=3, precision="fp32")
 
-        def poison() -> None:
+        def poison(*_: object) -> None:
             if trainer.step == 2 and distributed.rank() == 1:
                 with torch.no_grad():
                     model.head[0].bias[0] = float("nan")

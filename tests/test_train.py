@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from hydra.types import RunMode
 from support import Commands, composed, options, strip_times, train_in
 
 from lra.cli import train
@@ -107,6 +108,9 @@ def test_a_single_run_has_what_is_set_in_its_path() -> None:
     cfg = composed(*SMOKE, "train.lr=0.5", "model={depth:1}", "task.train_size=60", "threads=2", "train.micro_batch=2")
     cell = cell_of(cfg, cfg.hydra, varied_keys(cfg, cfg.hydra))
     assert cell.settings == {"model.depth": 1, "task.train_size": 60, "train.lr": 0.5}
+    cfg.hydra.mode = RunMode.MULTIRUN
+    cfg.hydra.runtime.choices["hydra/sweeper"] = "optuna"
+    assert {*varied_keys(cfg, cfg.hydra)} == {*cell.settings, "train.micro_batch"}, "trials do not share a folder"
     cfg = composed("task=files", "task.data=D/mine.csv", "task.name=other", "size=small", "precision=bf16")
     assert cell_of(cfg, cfg.hydra, varied_keys(cfg, cfg.hydra)).settings == {"precision": "bf16"}
 

@@ -14,7 +14,7 @@ from lra.config import rates
 from lra.config.cell import Cell, open_keys
 from lra.config.compose import compose as composed
 from lra.config.compose import parseable
-from lra.config.configure import explain, is_mistake
+from lra.config.mistakes import explain, is_mistake
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records.names import ERRORS

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lra.config import rates
 from lra.config.cell import open_keys
 from lra.config.compose import HYDRA_VERSION, compose, groups, help_page, parseable, refuse_our_names, set_up, top_keys
-from lra.config.configure import explain, is_mistake
+from lra.config.mistakes import explain, is_mistake
 from lra.core.errors import CONFIG_ERROR, FAILED, UserError
 from lra.core.paths import __version__, conf_dir
 

@@ -71,6 +71,7 @@ def run(job: Job) -> Status:
     # torchrun and joblib pass a signal of the terminal on, so a second one does not mean "stop now".
     repeated = distributed.started_with() > 1 or multiprocessing.parent_process() is not None
     stop = StopFlag(settings.sweep_minutes, repeated=repeated)
+    keep_memory()  # before the first product
     try:
         assign_gpu(device, job.number)
         with distributed.joined(device), distributed.Gate() as gate:
@@ -208,7 +209,6 @@ def _trainer(job: Job, task: Task, device: str, stop: StopFlag, attempt: Attempt
     if settings.train.selection == "best_test" and not task.validates_on_test:
         raise UserError(f"train.selection=best_test: {task.name} validates on a split of its own; use best_val or last")
     reproducible()
-    keep_memory()
     torch.set_num_threads(settings.threads or threads_at_hand())
     model = draw_model(components, task, settings.seed)
     attempt.results |= load_initial_weights(job, model, task)
