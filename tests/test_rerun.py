@@ -11,7 +11,7 @@ from lra.cli import report, train
 from lra.config import configure
 from lra.core.paths import CHECKOUT
 from lra.records import record
-from lra.records.names import METRICS, RUNS, WEIGHTS
+from lra.records.names import METRICS, RUNS
 from lra.records.runs import read_runs
 
 SMOKE = ("experiment=smoke", "threads=1", "out=kept", "train.steps=4", "train.warmup=2", "train.eval_every=4")
@@ -107,18 +107,6 @@ def test_a_rerun_needs_the_initial_weights(kept: Commands) -> None:
     code, out, err = kept(train.main, f"rerun=kept/{taken}", "init=checkpoint", f"init.folder={SIMPLE}")
     assert code == 0, err
     assert out.splitlines()[-1] == f"kept/{taken}: equal to the last bit (reruns/kept/{taken})"
-
-
-def test_a_pretrained_run_is_pretrained_again(cli: Commands) -> None:
-    """From the start, and not with the pretrained weights that are in the cache."""
-    phase = ("pretrain=masked", "pretrain.train.steps=3", "pretrain.train.warmup=1", "cache=own")
-    assert cli(train.main, *SMOKE, *phase)[0] == 0
-    [folder] = [path.parent for path in Path("kept").rglob(record.NAME)]
-    code, out, err = cli(train.main, f"rerun='{folder}'", "cache=own")
-    assert code == 0, err
-    assert f"{folder}: equal to the last bit" in out.splitlines()[-1]
-    first, again = (next(Path("own", name).rglob(WEIGHTS)) for name in ("pretrained", "pretrained_again"))
-    assert first.read_bytes() == again.read_bytes()
 
 
 def test_impossible_reruns_are_one_line(kept: Commands) -> None:

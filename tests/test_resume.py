@@ -125,8 +125,8 @@ def test_time_limits_pause_and_every_start_advances(whole) -> None:
         state = checkpoint.read(run_folder())[1]["training"]
         places.append((state["step"], state["measured"]))
         assert trained(*SIMPLE, "out=runs", "sweep_minutes=0.0001") == 75
-    assert places == [(5, 0), (5, 5)]
-    assert trained(*SIMPLE, "out=runs", fault="step:10:term") == 143
+    assert places == [(5, 0), (6, 5)], "the evaluation and a step"
+    assert trained(*SIMPLE, "out=runs", fault="step:9:term") == 143, "after the last step"
     assert trained(*SIMPLE, "out=runs", "sweep_minutes=0.0001") == 0
     assert result("runs") == expected
 
