@@ -58,6 +58,7 @@ def write(files: dict[str, str], folder: str = "options") -> None:
         ("model.heads=7", ["model.heads=7", "model.qkv_dim=512"]),
         ("train.micro_batch=64", ["train.micro_batch=64", "batch_size=32"]),
         ("task=listops_files task.folder=nowhere", ["task.folder: nowhere"]),
+        ("task=books data_dir=null", ["books: no data folder is set"]),
         ("rates=nowhere.yaml", ["rates=nowhere.yaml"]),
         ("experiment=small_listops task=books", ["no value for task=books, only for listops, "]),
         ("attention._target_=os.system", ["attention._target_=os.system", "lra.mixers.base.Mixer"]),
