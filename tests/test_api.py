@@ -90,7 +90,7 @@ def state() -> dict[str, object]:
 
 
 def test_a_run_is_the_one_of_the_command(cli: Commands, capfd: pytest.CaptureFixture) -> None:
-    """Paused and resumed, skipped when it is finished, refused while it is at work elsewhere."""
+    """It is paused and resumed, skipped once it is finished, and refused while another process does it."""
     assert cli(train_command.main, *SMOKE, "out=theirs")[0] == 0
     run = lra.compose(*SMOKE, "out=ours")
     assert cli(train_command.main, *SMOKE, "out=ours", "sweep_minutes=1e-9")[0] == PAUSED
@@ -188,7 +188,7 @@ def test_kept_runs_are_read_as_folders_are(results: Results, folder: Path) -> No
 
 
 def test_a_comparison_is_that_of_the_table(results: Results, folder: Path) -> None:
-    """Also of systems in two folders."""
+    """Of systems in one folder, and in two."""
     elsewhere = lra.load(folder)
     row = results.table[(results.table.task == "text") & (results.table.system == "Simple")].iloc[0]
     for there in (results, elsewhere):

@@ -83,7 +83,7 @@ def test_every_book_is_whole_and_in_one_split(tmp_path: Path) -> None:
 
 
 def test_splits_are_cut_by_characters(tmp_path: Path) -> None:
-    """No other place between two books is nearer to 90 % or 95 %."""
+    """Each cut is the place between two books that is nearest to 90 % or 95 % of the characters."""
     names = listing(built(tmp_path))
     known = {book["path"]: len(book["text"]) for book in rows()}
     order = [known[name] for split in ("train", "val", "test") for name in names[split]]

@@ -175,7 +175,7 @@ def written(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_mixer_is_named(kind: str) -> None:
-    """The checks that it fails and no others, each with the smallest case; one cause is one message."""
+    """It fails these checks and no others, each with its smallest case; one cause is one message."""
     subject = checks.Subject(CLASSES[kind], shape(dropout=0.3), lengths=(1, 2, 5))
     broken = [result for result in checks.run_checks(subject) if result.verdict == "failed"]
     assert [result.check.name for result in broken] == BROKEN[kind]

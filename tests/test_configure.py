@@ -26,7 +26,7 @@ ATTENTION = "_target_: lra.mixers.softmax.Softmax\n_partial_: true\nscale: qkv_d
 
 
 def refused(cli: Commands, *arguments: str, main: Callable = train.main) -> str:
-    """The line that a command ends with."""
+    """Return the only line that a refused command prints."""
     code, out, err = cli(main, *arguments)
     assert (code, out, len(err.splitlines())) == (2, "", 1), err
     assert not list(Path(".").rglob("record.json"))
@@ -204,7 +204,7 @@ def test_values_by_choice_are_listed_by_names_of_options() -> None:
 
 
 def test_values_by_choice() -> None:
-    """Under the command line and presets; by the name of the task, else of its recipe."""
+    """The command line and presets override them; they are looked up by the task, else by its recipe."""
 
     def rank(*overrides: str) -> int:
         return composed("attention=linformer", *overrides).attention.rank

@@ -23,7 +23,7 @@ def extractor(form: str, *options: str, causal: bool = False) -> Mixer:
 
 
 def matrices(mixer: Mixer) -> dict[int, torch.Tensor]:
-    """lag -> W [D, D] of x W."""
+    """Return the matrix W [D, D] of x W for each lag."""
     width, block, taps = mixer.weight.shape
     by_lag = {}
     for tap in range(taps):

@@ -58,7 +58,7 @@ PLACES = {
     ],
 )
 def test_a_signal_ends_a_command_which_then_resumes(whole, place: str, signals: tuple[int, ...], code: int) -> None:
-    """In training the run finishes its step; elsewhere, and the second time, the process ends. Shells repeat SIGHUP."""
+    """In training the first signal ends the run after its step; elsewhere, and a second time, it ends the process."""
     expected = whole(*TINY)
     ended = command(*TINY, "out=runs", "cache=own", inside=when(*PLACES[place], sending(*signals)))
     assert (ended.code, "Traceback" in ended.err) == (code, False), ended.err
@@ -132,7 +132,7 @@ def test_numbers_that_are_not_finite(break_it: Callable) -> None:
 
 
 def test_outputs_that_are_not_finite_are_wrong_answers_and_no_result(cli: Commands) -> None:
-    """Weights that break in the last test: the class 0 that `argmax` gives for NaN is not an answer."""
+    """The weights break in the final test: class 0, which `argmax` gives for NaN, is no answer."""
     ended = command("--multirun", *TINY, "out=runs", inside=when(lra.runs.run, "evaluate", 1, nan_weight))
     run = record.read(run_folder() / record.NAME)
     assert "test: outputs of 29 of 29 are NaN or infinite; they count as wrong" in ended.err

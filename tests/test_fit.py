@@ -318,7 +318,7 @@ def test_a_step_that_is_not_finite_moves_nothing_nor_do_those_after_it() -> None
     ],
 )
 def test_the_better_of_two_evaluations(now: tuple, best: tuple, metric: str, better: bool) -> None:
-    """Accuracy and loss of each."""
+    """Each evaluation has an accuracy and a loss."""
     first, second = (dict(zip(("accuracy", "loss"), each, strict=True)) for each in (now, best))
     assert is_better(first, second, metric) == better and is_better(first, None, metric)
 
@@ -367,7 +367,7 @@ def test_a_gpu_gives_the_losses_of_the_cpu() -> None:
 @pytest.mark.parametrize("backend", ["torch", "fla"])
 @pytest.mark.parametrize("name", options("attention"))
 def test_a_gpu_is_not_waited_for(name: str, backend: str) -> None:
-    """PyTorch's own report of a step, after a warm-up step."""
+    """After a warm-up step PyTorch reports every wait as an error."""
     if backend == "fla":
         pytest.importorskip("fla.ops")
         if name not in WITH_KERNELS:

@@ -89,7 +89,7 @@ def test_a_rate_may_be_a_multiple_of_the_rest(double: str, half: str) -> None:
 
 @pytest.mark.parametrize("attention", sorted({name for name, _ in cases()}))
 def test_a_mixer_groups_parameters_of_its_own_each_once(attention: str) -> None:
-    """Every entry is there in some setting of the tests, and case=own_rates says what the source gives to it."""
+    """Every named parameter exists in some setting of the tests, and case=own_rates has the values of its source."""
     grouped: set[str] = set()
     for name, extra in cases():
         if name == attention:
@@ -105,7 +105,7 @@ def test_a_mixer_groups_parameters_of_its_own_each_once(attention: str) -> None:
 
 @pytest.mark.parametrize(("attention", "extra"), cases())
 def test_norms_and_biases_of_every_mixer_are_called_so(attention: str, extra: list[str]) -> None:
-    """Found by the modules that hold them, not by name, with the vectors that conv and Mega add."""
+    """They are found by the modules that hold them, and two vectors of conv and Mega by name."""
     mixer = mixer_of(attention, *extra)
     held = {
         f"blocks.0.mixer.{place}.{name}": type(module)
@@ -122,7 +122,7 @@ def test_norms_and_biases_of_every_mixer_are_called_so(attention: str, extra: li
 
 @pytest.mark.parametrize("attention", OF_SOURCES)
 def test_the_s4_protocol_has_the_rates_of_sources(attention: str) -> None:
-    """But for the step of S4D, whose rate is that of the rest in tasks that are not pictures."""
+    """Except the step of S4D, which has the rate of other weights in tasks without pictures."""
     for task in ("text", "image") if attention == "s4d" else ("text",):
         overrides = (f"attention={attention}", f"task={task}")
         expected = recipe_of(*overrides, "case=own_rates").groups

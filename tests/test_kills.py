@@ -27,7 +27,7 @@ SWEEP = ("--multirun", *TINY, *HERE, "seed=1,2,3", "train.steps=12")
 
 @dataclass(frozen=True)
 class Stage:
-    """A command to kill; `main`: of which program; `children`: kill one of its processes now and then."""
+    """A command of the program `main` to kill; `children`: kill one of its child processes now and then."""
 
     words: tuple[str, ...]
     main: Callable = commands.train
@@ -71,7 +71,7 @@ def descendants(process: int) -> list[int]:
     [*((name, 1) for name in QUICK), *(pytest.param(name, 6, marks=pytest.mark.slow) for name in STAGES)],
 )
 def test_killed_at_random_moments(name: str, kills: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many kills, one to three of a command before it may end; then its results are those of an undisturbed one."""
+    """Kill a command one to three times, then let it end: its results are those of an undisturbed one."""
     stage, (expected, seconds) = STAGES[name], undisturbed(name)
     assert expected
     rng, done, commands_run = Random(f"{name} {kills}"), 0, 0

@@ -93,7 +93,7 @@ def test_a_mixer_without_a_causal_form_is_refused() -> None:
 
 
 class Fixed(nn.Module):
-    """A model that always believes the same."""
+    """A model whose prediction is always the same."""
 
     def __init__(self, probabilities: list[float]) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def test_nucleus_sampling() -> None:
 
 @pytest.mark.parametrize("system", ["simple", "linear", "transformer"])
 def test_a_continuation_uses_windows_of_the_full_length(system: str) -> None:
-    """The likeliest token after two is that of a window of the full length, whose scale is by its positions."""
+    """The most likely next token is that of a padded window of the full length, as in training."""
     model = model_for(stream(), f"system={system}", "model.dropout=0", "protocol=strict").eval()
     for start in range(1, 11):
         window = torch.tensor([[start, 2] + [PADDING] * (model.max_len - 2)])

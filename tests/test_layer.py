@@ -53,7 +53,7 @@ def test_a_layer_trains_in_a_plain_model_and_draws_nothing_in_evaluation(name: s
 
 
 def trained(model: nn.Module, tokens: Tensor, labels: Tensor) -> list[float]:
-    """Two steps of a plain training, from one seed; their losses."""
+    """Return the losses of two plain training steps from one seed."""
     torch.manual_seed(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []

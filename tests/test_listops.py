@@ -171,13 +171,13 @@ def test_baselines_by_hand() -> None:
 
 
 def test_the_end_of_an_expression_is_a_token_of_its_start() -> None:
-    """A digit alone is not one with something after it."""
+    """A lone digit differs from a digit that more tokens follow."""
     train = expressions([("3", 3), ("3", 3), ("[MIN 1 2 ]", 1)])
     assert by_start(train, expressions([("3", 3), ("[MIN 1 ]", 1), ("4", 4)]), 3).tolist() == [3, 1, 0]
 
 
 def test_workers_do_not_change_a_byte(tmp_path: Path) -> None:
-    """Two chunks of candidates."""
+    """The data need two chunks of candidates."""
     sizes = {"train_size": 5_007, "val_size": 303, "test_size": 299}
     serial, parallel = (small(**sizes).build(data_config(tmp_path / str(n), workers=n)) for n in (1, 2))
     assert serial.digest == parallel.digest
@@ -304,7 +304,7 @@ def test_bad_files_are_refused_and_nothing_is_cached(tmp_path: Path, text: bytes
 
 
 def test_a_script_without_a_guard_can_prepare_with_workers(tmp_path: Path) -> None:
-    """Workers do not run it once more, which would wait for the lock that it holds."""
+    """Workers do not run the script again; that would wait for the lock that the script holds."""
     (tmp_path / "script.py").write_text(
         "from lra.datasets.builder import in_order\nprint('once', flush=True)\n"
         "print([*in_order(divmod, ((n, 3) for n in range(6)), workers=2)])\n"

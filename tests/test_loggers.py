@@ -81,7 +81,7 @@ def clean(patch: pytest.MonkeyPatch, folder: Path, cache: Path) -> None:
 
 @pytest.fixture
 def here(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty working folder, and nothing of this machine's own wandb."""
+    """Enter an empty working folder, without this machine's own settings of wandb."""
     clean(monkeypatch, tmp_path, cache)
 
 
@@ -185,7 +185,7 @@ class Own:
 def test_a_logger_that_fails_stops_neither_the_run_nor_other_loggers(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
-    """In any method, with any error: the run finishes, its record is written first, and other loggers end."""
+    """Whatever method or error it is, the run finishes with its record, and other loggers end."""
     Path("own_loggers.py").write_text(OWN)
     monkeypatch.syspath_prepend(".")
     breaks = {"start": "os", "log": "exit", "finish": "os", "never": "os", "init": "os"}

@@ -53,7 +53,7 @@ def matching(tmp_path: Path, data: Path | None, max_length: int = 97, limit: int
 
 
 def assert_reads(split: Split, rows: list[tuple[bytes, bytes, bytes]], max_length: int) -> None:
-    """The first, the last and 200 random examples are these labels and texts."""
+    """Compare the first, the last and 200 random examples with labels and texts."""
     assert len(split) == len(rows)
     chosen = {0, len(rows) - 1, *random.Random(7).choices(range(len(rows)), k=200)}
     for example in chosen:

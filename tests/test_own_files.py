@@ -223,7 +223,7 @@ def test_quotes_are_read_as_they_are_named(quotes: str, content: str, first: str
 
 
 def test_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
-    """The same from rows padded with 499 to the longest."""
+    """Rows padded with 499 to the longest give the same task."""
     plain = task_of(tmp_path, written(tmp_path / "ids.jsonl", IDS), text="input_ids", tokens="ids")
     assert (plain.name, plain.vocab_size) == ("ids (1000 token ids)", 502)
     kept = [(plain.train.document(row) - 1).tolist() for row in range(len(plain.train))]
@@ -249,7 +249,7 @@ def test_a_quoted_cell_may_have_line_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tokens", ["bytes", "bpe", "ids"])
 def test_baselines_read_what_the_model_reads(tokens: str, tmp_path: Path) -> None:
-    """The last token alone decides; a model that is cut before it has 50 %."""
+    """Only the last token decides, so a baseline of texts that are cut before it is at 50 %."""
     draw = random.Random(5)
     rows = [{"text": [*draw.choices(range(10, 90), k=80), 1 + n % 2], "label": n % 2} for n in range(200)]
     if tokens != "ids":

@@ -51,7 +51,7 @@ def logits_and_gradients(model: Model, *, pack: bool, step: int = 3) -> list[Ten
 
 
 def check_packed_is_padded(model: Model) -> None:
-    """Within 1e-12 of the largest value, with the noise of an accelerator."""
+    """Compare to 1e-12 of the largest value, with the noise of an accelerator."""
     for module in model.modules():
         if isinstance(module, Keyed):
             module.hashed = True

@@ -42,7 +42,7 @@ def vars_of(task: Task) -> dict[str, object]:
 
 
 def documents(count: int, length: int) -> Split:
-    """As many of random tokens 1 to 16."""
+    """Return `count` documents of random tokens 1 to 16."""
     rng = np.random.default_rng(3)
     return Split(
         tokens=rng.integers(1, 17, count * length).astype(np.uint8),
@@ -77,7 +77,7 @@ def test_pictures_are_pretrained_with_the_ids_that_their_task_reads(objective: s
 
 
 def test_the_fraction_of_hidden_tokens() -> None:
-    """Golden: Philox gives the same bits everywhere. Every step hides others, every evaluation the same."""
+    """Known counts: Philox gives the same bits everywhere. Each step hides other tokens, each evaluation the same."""
     known = {"values": False, "share": 0.15, "holdout": 0.1, "seed": 1}
     task = inputs_of(documents(200, 101), spec(), "stub", "masked", **known)
     examples = np.arange(len(task.train))
@@ -287,7 +287,7 @@ def test_an_impossible_pretraining_is_refused(overrides: tuple[str, ...], messag
 
 
 def test_language_models_hand_their_blocks_to_classifiers(tmp_path: Path) -> None:
-    """Books, then text, by init=checkpoint: another vocabulary, context and head; the blocks are all there."""
+    """Books, then text, by init=checkpoint: all blocks are loaded, though vocabulary, context and head differ."""
     shared = ("attention=softmax", "protocol=strict", "task=text", *TINY_MODEL)
     books = spec(vocab_size=19, classes=19, max_len=7, objective="next_token", causal=True)
     source, target = model_of(*shared, task=books), model_of(*shared, task=spec())

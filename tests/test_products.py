@@ -20,7 +20,7 @@ here = pytest.mark.skipif(bool(products.lacks()), reason="oneDNN has no fp32 pro
 @here
 @every_setting
 def test_outputs_and_gradients_are_those_of_fp32(name: str, extra: list[str]) -> None:
-    """By oneDNN as near to float64 as by MKL."""
+    """Products by oneDNN are as near to float64 as those by MKL."""
     if name == "reformer":
         extra = ["attention.chunk=100"]  # rounding may change buckets, which then matter
     exact = mixer_of(name, *extra, max_positions=100)

@@ -25,7 +25,7 @@ def test_the_published_settings_are_those_of_our_recipes(task: str) -> None:
 
 
 def test_the_published_table_is_the_papers() -> None:
-    """Rows, columns and numbers of Table 1, and that Long Range Arena's rows were taken over as they are."""
+    """Rows, columns and numbers of Table 1; the paper took over the rows of Long Range Arena unchanged."""
     published = Published()
     paper, earlier, arena, *_ = published.sources
     later = {name for source in published.sources if source.protocol == "s4" for name in source.best}

@@ -110,7 +110,7 @@ def test_a_pause_of_one_rank_reaches_all(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> None:
-    """The poison is in a token that only one rank reads."""
+    """Only one rank gets a weight that is NaN."""
     task = stub_task()
     recipe = small_recipe(batch_size=2, micro_batch=1)
 
@@ -146,7 +146,7 @@ def test_a_sweep_in_every_rank_is_refused(cli: Commands, monkeypatch: pytest.Mon
 def test_more_ranks_than_can_share_a_batch_are_refused(
     cli: Commands, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
-    """The moments of a norm over the batch are those of one rank."""
+    """A norm over the batch has the moments of one rank only."""
     for variable in distributed.VARIABLES:
         monkeypatch.setenv(variable, "2")
     code, _, err = cli(train.main, "experiment=smoke", *more)

@@ -127,7 +127,7 @@ def test_the_dplr_delta_rule_is_its_loop(length: int, strength: float) -> None:
 
 @pytest.mark.parametrize("product", ["channels", "delta", "delta rule", "memory"])
 def test_later_positions_change_no_bit(product: str) -> None:
-    """To the last bit of fp32, where they go on from chunk to chunk."""
+    """To the last bit of fp32, in products that carry a state from chunk to chunk."""
     length, place = 3 * SMALL_CHUNK, SMALL_CHUNK + 7
 
     def output(seed: int) -> Tensor:
@@ -426,7 +426,7 @@ def test_initial_states_are_those_of_the_papers() -> None:
 
 
 def shifted(x: Tensor, taps: Tensor) -> Tensor:
-    """As on an accelerator."""
+    """Compute the short convolution as on an accelerator."""
     return sum_of_shifted(pad(x, (0, 0, taps.shape[1] - 1, 0)), taps)
 
 

@@ -126,7 +126,7 @@ def luna(mixer: Mixer, x: Tensor, memory: Tensor | None = None) -> Tensor:
 
 
 def packed(mixer: Mixer, x: Tensor, memory: Tensor) -> Tensor:
-    """P' of the normed memory."""
+    """Return P', the packed memory, from the normed memory."""
     return merge_heads(attend(*heads(mixer, memory, "pack_query"), *2 * heads(mixer, x, "pack_key"), mixer.info.scale))
 
 
@@ -171,7 +171,7 @@ def synthesizer(mixer: Mixer, x: Tensor) -> Tensor:
 
 
 def kernel(mixer: Mixer, x: Tensor) -> Tensor:
-    """The quadratic order, with the feature map that the formula states."""
+    """Form all weights with the feature map that the formula states."""
     q, k, v = heads(mixer, x)
     stated = mixer.info.formula.split("φ = ")[1].removesuffix(", x' = x / Dh^¼")
     weights = phi(mixer, stated, q) @ phi(mixer, stated, k).transpose(-2, -1)

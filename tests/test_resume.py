@@ -106,7 +106,7 @@ def test_runs_end_early_where_their_recipe_says_so(whole) -> None:
 
 
 def test_an_interrupted_run_on_an_accelerator(whole, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There, losses are read later."""
+    """Losses are read one step late there."""
     expected = whole(*PERFORMER)
     for module in (trainer, evaluate):
         monkeypatch.setattr(module, "is_asynchronous", lambda _: True)

@@ -27,7 +27,7 @@ def modes_of(mixer: S4D) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_the_causal_form_is_what_scipy_simulates() -> None:
-    """The real system of size N, discretised and simulated by scipy, whose output is read before the update."""
+    """scipy discretises and simulates the real system of size N; it reads the output before the update."""
     mixer, x = s4d(causal=True), noise(1, 151, 5)
     dt, a, c = modes_of(mixer)
     output = mixer.convolve_causally(x)[0]
@@ -70,7 +70,7 @@ def test_skip_gelu_and_projection_follow(output: str) -> None:
 @pytest.mark.parametrize("b", ["ones", "normal"])
 @pytest.mark.parametrize("copies", [2, 6])
 def test_a_trained_b_multiplies_c_and_copies_serve_channels_side_by_side(b: str, copies: int) -> None:
-    """Against the layer with B = 1 and one A for each channel, whose C is B C."""
+    """Compare with a layer of B = 1 and one A for each channel, whose C is B C."""
     tied, free = s4d(f"b={b}", f"copies={copies}", dim=6), s4d(dim=6)
     each, b_there = 6 // copies, torch.view_as_complex(tied.b.detach())
     assert (b_there == 1).all() == (b == "ones")

@@ -80,7 +80,7 @@ def masks(length: int) -> list[Tensor | None]:
 
 @both_ways
 def test_the_kernel_is_the_dense_mask(case: str, causal: bool) -> None:
-    """Outputs at real positions, and what they give back to queries, keys and values."""
+    """Outputs at real positions, and their gradients by queries, keys and values."""
     mixer = made(case, causal=causal)
     for length in LENGTHS:
         for mask in masks(length):

@@ -52,7 +52,7 @@ def folder(reported: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kept(folder: Path) -> Path:
-    """Runs in runs.jsonl alone."""
+    """Return a folder whose runs are in runs.jsonl only."""
     keep_runs(folder, read_runs(folder))
     shutil.rmtree(folder / "listops")
     return folder
@@ -63,7 +63,7 @@ def seed1(folder: Path) -> Path:
 
 
 def other_answers(folder: Path) -> None:
-    """With the digest that the record lists, so that only the accuracy tells."""
+    """Change an answer and list its digest in the record, so that only the accuracy shows it."""
     path = seed1(folder).with_name(PREDICTIONS)
     array = np.load(path)
     array[0, 0] += 1
