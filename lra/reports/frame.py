@@ -177,7 +177,7 @@ def baselines(frame: pd.DataFrame) -> dict[str, float]:
             if not fitted and not math.isclose(known, value, rel_tol=1e-9):
                 raise UserError(f"{run.name}: baseline {name!r} is {value}, elsewhere {known}")
             values[name] = best(known, value)
-    return dict(sorted(values.items()))
+    return values
 
 
 def present(frame: pd.DataFrame) -> list[Run]:

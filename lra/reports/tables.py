@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import multimode
 from string import ascii_lowercase
-from typing import Any
 
 import pandas as pd
 
 from lra.reports.cells import SIGNIFICANT, Cell, Column
+from lra.reports.render import mean_sd, number
 from lra.reports.statistics import ALPHA
 
 MARK = "*"  # marks a difference that is significant after Holm's correction
@@ -95,16 +95,6 @@ def _text(cell: Cell | None, count: int, shared: list[str], notes: Footnotes) ->
         caveats.append(f"n = {cell.summary.n}")
     mark = MARK if cell.verdict in SIGNIFICANT else ""
     return mean_sd(cell.summary.mean, cell.summary.sd) + mark + notes.mark(caveats)
-
-
-def number(value: Any, form: str = ".2f") -> str:
-    """Return a formatted number, or an empty text for None and NaN."""
-    return "" if value is None or pd.isna(value) else format(value, form)
-
-
-def mean_sd(mean: float | None, sd: float | None) -> str:
-    """Return `mean ± sd`; the mean alone if there is no sd, and an empty text if there is no mean."""
-    return " ± ".join(filter(None, [number(mean), number(sd)]))
 
 
 def unbeaten(columns: list[Column]) -> str:
