@@ -8,17 +8,12 @@ import torch
 from torch import nn
 
 from lra.core import streams
+from lra.core.errors import UserError
 from lra.ops.dropout import Dropout, Gumbel, set_keys
 
 
 def masks(
-    p: float,
-    rows: list[int],
-    *,
-    seed: int = 1,
-    step: int = 0,
-    shape: tuple[int, ...] = (37, 41),
-    hashed: bool = False,
+    p: float, rows: list[int], *, seed: int = 1, step: int = 0, shape: tuple[int, ...] = (37, 41), hashed: bool = False
 ) -> torch.Tensor:
     layers = nn.Sequential(Dropout(p), Dropout(p)).train()
     for layer in layers:
@@ -31,7 +26,7 @@ def masks(
 @pytest.mark.parametrize("hashed", [True, False])
 @pytest.mark.parametrize("p", [1e-9, 0.003, 0.1, 0.5, 0.9])
 def test_drops_are_independent_at_the_rate(p: float, hashed: bool) -> None:
-    """Shares of drops, of pairs of drops and of gaps, as for independent draws; kept values are scaled."""
+    """Fractions of drops, pairs of drops and gaps are those of independent draws; kept values are scaled."""
     size = 300_007
     values = masks(p, [0], shape=(size,), hashed=hashed)[0, 0]
     out = values == 0
@@ -52,7 +47,7 @@ def test_drops_are_independent_at_the_rate(p: float, hashed: bool) -> None:
     [((7, 13), (11, 13)), ((3, 5, 13), (3, 11, 13)), ((3, 7, 7), (3, 17, 17)), ((3, 1, 1), (3, 1, 37))],
 )
 def test_padding_does_not_move_the_noise(short: tuple, long: tuple, hashed: bool) -> None:
-    """In [L, F] rows may follow, and in weights [H, n, m] queries and keys: the shorter is a corner of the longer."""
+    """The noise of a shorter [L, F], or of weights [H, n, m], is a corner of the noise of a longer one."""
     shorter, longer = (masks(0.3, [4, 0], shape=shape, hashed=hashed)[:, 0] for shape in (short, long))
     assert torch.equal(shorter, longer[tuple(slice(size) for size in (2, *short))])
     assert 0 < (longer == 0).double().mean() < 1
@@ -71,7 +66,7 @@ def test_noise_of_given_columns_is_that_of_their_coordinates() -> None:
 
 @pytest.mark.parametrize("hashed", [True, False])
 def test_channels_are_dropped_at_all_positions_or_at_none(hashed: bool) -> None:
-    """At the rate, and independently of each other and of the document."""
+    """They are dropped at the rate, independently of each other and of the document."""
     layer = Dropout(0.1, "channels").train()
     layer.hashed = hashed
     set_keys(layer, seed=1, step=0, rows=range(101))
@@ -89,7 +84,7 @@ def test_channels_are_dropped_at_all_positions_or_at_none(hashed: bool) -> None:
 @pytest.mark.parametrize("hashed", [True, False])
 @pytest.mark.parametrize("shape", [(512, 512), (8, 128, 256)])
 def test_noise_has_no_correlations(shape: tuple[int, ...], hashed: bool) -> None:
-    """At no shift of rows and columns of a document, nor between two documents, two heads or two layers.
+    """Neither between shifted rows and columns of a document, nor between documents, heads or layers.
 
     The largest of a million standard scores is near 5.
     """
@@ -163,6 +158,15 @@ def test_without_keys_training_is_refused() -> None:
     set_keys(layer, seed=1, step=0, rows=range(3))
     with pytest.raises(RuntimeError, match="call lra.ops.dropout.set_keys"):
         layer(torch.ones(2, 3))
+
+
+def test_more_values_than_compiled_code_can_hash_are_refused() -> None:
+    layer = Dropout(0.5).train()
+    set_keys(layer, seed=1, step=0, rows=[0])
+    layer.hashed = True
+    assert layer.hash(torch.empty(1, 2**31 - 1, device="meta")).dtype == torch.int32
+    with pytest.raises(UserError, match="use a smaller train.micro_batch"):
+        layer.hash(torch.empty(1, 2**31, device="meta"))
 
 
 def test_streams_are_a_function_of_their_names() -> None:

@@ -71,7 +71,7 @@ class Results(Report):
             raise UserError(f"{self!r}: no {name!r} with task={task!r} and protocol={protocol!r}; {known}")
         columns = matching[["short", "protocol"]].drop_duplicates().values.tolist()
         if len(columns) > 1:
-            raise UserError(f"{self!r}: {name!r} has several columns, name its task= and protocol=: {columns}")
+            raise UserError(f"{self!r}: {name!r} has several columns; choose one by task= and protocol=: {columns}")
         return matching.reset_index(drop=True)
 
     def _runs(self) -> list[tuple[int, Any]]:
