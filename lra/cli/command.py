@@ -82,11 +82,11 @@ def check_words(config_name: str, words: list[str]) -> None:
         if name.startswith("--") and name[2:].split(".")[0] in keys:
             raise UserError(f"{word}: choices and keys are written without dashes, {name[2:]}={value or '...'}")
         if name in FOLDERS:
-            raise UserError(f"{word}: results go to out=FOLDER, whose folders for runs lra names; leave {name} out")
+            raise UserError(f"{word}: results go to out=FOLDER, in which lra names the folders of runs; omit {name}")
         if name in groups(config_name) and name != "logger" and value.startswith("["):
             raise UserError(f"{word}: expected one option, or a sweep: --multirun {name}={value.strip('[]')}")
     if {"--cfg", "-c"} & {*words} and {"--multirun", "-m"} & {*words}:
-        raise UserError("--cfg prints the configuration of one run; leave --multirun out")
+        raise UserError("--cfg prints the configuration of one run; omit --multirun")
 
 
 def show_rates(config_name: str, words: list[str]) -> list[str]:

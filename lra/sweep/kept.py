@@ -96,7 +96,7 @@ def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]
         to_do: cells of the plan, each with its runs to train.
 
     Returns:
-        The reason by the folder of the run.
+        The reason for each such run, by its folder.
 
     Raises:
         UserError: runs to train would share a column of the report with earlier runs, but cannot be compared with them.
