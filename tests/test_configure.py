@@ -219,7 +219,8 @@ def test_values_by_choice() -> None:
     small = composed("experiment=table1_small", "task=acl_matching", "attention=local")
     assert (small.task.max_length, small.train.steps, small.attention.window) == (128, 200, 8), "the recipe's"
     assert composed("task=matching", "protocol=s4").model.head_hidden == [256], "with its type"
-    assert composed("task=listops_short", "protocol=s4", "size=hour", "attention=s4d").attention.state == 16, "the size's"
+    sized = composed("task=listops_short", "protocol=s4", "size=hour", "attention=s4d")
+    assert sized.attention.state == 16, "sizes go over protocols"
     released = composed("task=pathfinder", "attention=linformer_lra_released")
     assert (released.model.heads, released.model.depth) == (2, 1), "those of the attention that it derives from"
 
