@@ -1,6 +1,7 @@
 """The console commands, and the page that `lra` prints."""
 
 import io
+import logging
 import os
 import re
 import shutil
@@ -74,6 +75,7 @@ def start(name: str) -> None:
     """Import a command and run it; Ctrl-C ends it with one line."""
     if sys.platform == "win32":
         sys.exit(f"{name}: error: lra runs on Linux and macOS; on Windows it runs in WSL")
+    logging.raiseExceptions = False  # `--info` logs to stdout; a logged line that nobody reads prints no traceback
     try:
         import_module(COMMANDS[name][0]).main()
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support import Commands
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
 import lra
 from lra.cli import prepare
@@ -72,22 +72,6 @@ def test_pairs_have_two_documents_of_their_own_lengths(tmp_path: Path) -> None:
         assert batch[f"tokens_{part}"].shape == (2, max(lengths)) == batch[f"mask_{part}"].shape
         assert batch[f"mask_{part}"].sum(dim=1).tolist() == lengths
         assert data.decode({"tokens": batch[f"tokens_{part}"][1]}) == lines[1].split("\t")[2 + int(part)]
-
-
-@pytest.mark.parametrize("words", OF_EACH_KIND)
-def test_a_batch_at_once_is_that_of_its_rows(words: tuple[str, ...]) -> None:
-    data = lra.data(*words)
-    places = [5, 0, 11, 5]
-    one_by_one = data.collate([data.train[place_] for place_ in places])
-    at_once = data.collate(data.train.__getitems__(places))
-    [loaded] = DataLoader(data.train, batch_size=4, sampler=places, collate_fn=data.collate)
-    for batch in (at_once, loaded):
-        assert batch.keys() == one_by_one.keys()
-        assert all(
-            torch.equal(batch[key], one_by_one[key]) and batch[key].dtype == one_by_one[key].dtype for key in batch
-        )
-    if "mqar" in words:  # a collate function of PyTorch's own
-        assert torch.equal(default_collate(data.train.__getitems__(places))["tokens"], at_once["tokens"])
 
 
 @pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])

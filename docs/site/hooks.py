@@ -26,8 +26,7 @@ from lra.records.names import PAGE, README, RUNS, SEEDS_FIGURE
 from lra.reports import Report
 from lra.reports.figures import COLOURS, CROSS, DOT, LINE, RULE, SEEDS, WIDTH, drawn, rows, styled, svg
 from lra.reports.published import Published
-from lra.reports.render import escape, page
-from lra.reports.tables import mean_sd, number
+from lra.reports.render import escape, mean_sd, number
 
 TOP = Path(__file__).resolve().parents[2]
 RESULTS = TOP / "results"
@@ -194,7 +193,7 @@ def studies() -> dict[str, str]:
         text = text.replace(f"![{SEEDS}]({SEEDS_FIGURE})", links.pop(SEEDS))
         text += "".join(f"\n## {title}\n\n{panels}\n" for title, panels in links.items())
         files[f"results/{name}/{README}"] = f"{text}\n[Sortable tables of all systems and seeds]({PAGE})\n"
-        files[f"results/{name}/{PAGE}"] = page(report, figures)
+        files[f"results/{name}/{PAGE}"] = report.page(figures)
     return files
 
 

@@ -54,7 +54,7 @@ class TrainedModel:
             raise UserError(f"{folder}: no {WEIGHTS} there; train the run with checkpoint.keep=true")
         self._spec = TaskSpec(**self.record.spec)
         if self._spec.objective != "classify":
-            raise UserError(f"{folder}: {self._spec.name} classifies no examples; lra.model is for tasks that do")
+            raise UserError(f"{folder}: {self._spec.name} is no classification task; lra.model loads classifiers only")
         self.classes = self.record.classes
         configure.refuse_untrusted(config, packages)
         self._builder: TaskBuilder = configure.build(config["task"], "task", kind=TaskBuilder)()

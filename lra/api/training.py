@@ -14,7 +14,7 @@ from lra.config import rates
 from lra.config.cell import Cell, open_keys
 from lra.config.compose import compose as composed
 from lra.config.compose import parseable
-from lra.config.configure import explain, is_mistake
+from lra.config.mistakes import explain, is_mistake
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records.names import ERRORS
@@ -100,7 +100,7 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
         settings, cell = _run_of(config)
         for key in ("describe", "rerun", "also", "sweep_minutes"):
             if value := getattr(settings, key):
-                raise UserError(f"{key}={value}: lra.train does one run and returns it; leave {key} out")
+                raise UserError(f"{key}={value}: lra.train trains one run and returns it; omit {key}")
         job = Job(settings=settings, components=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
         from lra.runs.run import run as run_in_folder  # here, because it imports torch, which takes seconds
 
@@ -120,7 +120,9 @@ def _run_of(config: DictConfig) -> tuple[Settings, Cell]:
     cell, settings = rates.apply(config, config.hydra), settings_of(config)
     if swept := open_keys(config):
         keys = ", ".join(f"{key}=..." for key in swept)
-        raise UserError(f"experiment={config.hydra.runtime.choices.experiment}: a sweep; for one run of it add {keys}")
+        raise UserError(
+            f"experiment={config.hydra.runtime.choices.experiment}: a sweep; choose one of its runs by {keys}"
+        )
     return settings, cell
 
 
@@ -135,7 +137,7 @@ def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictCon
     """
     for override in overrides:
         if not isinstance(override, str):
-            raise UserError(f"{override!r:.80}: expected a text, as 'task=listops'")
+            raise UserError(f"{override!r:.80}: expected a string such as 'task=listops'")
     words = parseable(list(overrides))
     with _ONE_AT_A_TIME:
         earlier = HydraConfig.instance().cfg  # set in a notebook that itself runs under Hydra

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lra.config import rates
 from lra.config.cell import open_keys
 from lra.config.compose import HYDRA_VERSION, compose, groups, help_page, parseable, refuse_our_names, set_up, top_keys
-from lra.config.configure import explain, is_mistake
+from lra.config.mistakes import explain, is_mistake
 from lra.core.errors import CONFIG_ERROR, FAILED, UserError
 from lra.core.paths import __version__, conf_dir
 
@@ -82,11 +82,11 @@ def check_words(config_name: str, words: list[str]) -> None:
         if name.startswith("--") and name[2:].split(".")[0] in keys:
             raise UserError(f"{word}: choices and keys are written without dashes, {name[2:]}={value or '...'}")
         if name in FOLDERS:
-            raise UserError(f"{word}: results go to out=FOLDER, whose folders for runs lra names; leave {name} out")
+            raise UserError(f"{word}: results go to out=FOLDER, in which lra names the folders of runs; omit {name}")
         if name in groups(config_name) and name != "logger" and value.startswith("["):
             raise UserError(f"{word}: expected one option, or a sweep: --multirun {name}={value.strip('[]')}")
     if {"--cfg", "-c"} & {*words} and {"--multirun", "-m"} & {*words}:
-        raise UserError("--cfg prints the configuration of one run; leave --multirun out")
+        raise UserError("--cfg prints the configuration of one run; omit --multirun")
 
 
 def show_rates(config_name: str, words: list[str]) -> list[str]:

@@ -70,4 +70,4 @@ def _check(kind: str, name: str) -> None:
     module = find_spec(name)  # its origin is None for a folder without code
     taken = module is not None and module.origin is not None and not Path(f"{name}.py").exists()
     if name in sys.stdlib_module_names or taken:
-        raise UserError(f"{name}: Python would import its own module of this name; choose another name")
+        raise UserError(f"{name}: Python has a module of this name already; choose another name")

@@ -25,13 +25,26 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--selection", choices=RULES, help="selection rule for all runs; default: that of each recipe")
     arguments = parser.parse_args()
+    from lra.reports import show, write_report  # after --help, since it imports pandas and statsmodels
+    from lra.reports.verify import verify
+
     code = 0
     for folder in arguments.folders:
         try:
             if arguments.verify:
-                code = max(code, _verify(folder, arguments.selection))
-            else:
-                _write(folder, arguments.selection, arguments.keep)
+                runs, mismatches = verify(folder, arguments.selection)
+                for line in mismatches:
+                    say(line, to_stdout=True)
+                say(printable(f"{folder}: {runs} runs, {len(mismatches)} mismatches"), to_stdout=True)
+                code = max(code, FAILED if mismatches else 0)
+                continue
+            if arguments.keep:
+                if not folder.is_dir():
+                    raise UserError(f"{folder}: expected a results folder to keep the runs of")
+                keep_runs(folder, read_runs(folder))
+            page = write_report(folder, arguments.selection)
+            show(page)
+            say(f"lra-report: wrote {page}")
         except BrokenPipeError:  # nobody reads the output
             raise
         except (UserError, OSError) as error:  # the other folders are still read
@@ -39,27 +52,3 @@ def main() -> None:
             code = CONFIG_ERROR
     if code:
         sys.exit(code)
-
-
-def _write(folder: Path, selection: str | None, keep: bool) -> None:
-    """Write and print the report of a folder; before it runs.jsonl and predictions.npz if `keep`."""
-    from lra.reports import show, write_report
-
-    if keep:
-        if not folder.is_dir():
-            raise UserError(f"{folder}: expected a results folder to keep the runs of")
-        keep_runs(folder, read_runs(folder))
-    page = write_report(folder, selection)
-    show(page)
-    say(f"lra-report: wrote {page}")
-
-
-def _verify(folder: Path, selection: str | None) -> int:
-    """Print the mismatches of a report; return the exit code."""
-    from lra.reports.verify import verify
-
-    runs, mismatches = verify(folder, selection)
-    for line in mismatches:
-        say(line, to_stdout=True)
-    say(printable(f"{folder}: {runs} runs, {len(mismatches)} mismatches"), to_stdout=True)
-    return FAILED if mismatches else 0

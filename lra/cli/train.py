@@ -38,7 +38,7 @@ def train(cfg: DictConfig) -> str | float:
         return of_sweep.train(cfg)
     cell, settings = rates.apply(cfg, hydra_cfg), settings_of(cfg)
     if settings.also:
-        raise UserError(f"also={settings.also}: only a sweep has further rows; leave it out, or add --multirun")
+        raise UserError(f"also={settings.also}: adds rows to a sweep, and this is one run; omit it, or add --multirun")
     if not hydra_cfg.overrides.task and hydra_cfg.job.config_name == "train":
         raise UserError(f"choose a task, an attention or an experiment, as in {QUICK} (20 seconds); lra lists them")
     job = Job(settings=settings, components=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
@@ -68,7 +68,9 @@ def _rerun(cfg: DictConfig) -> str:
     parsed = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
     others = [override.input_line for override in parsed if override.key_or_group not in RERUN]
     if others:
-        raise UserError(f"{others[0]}: not with rerun=...; the record sets everything except {', '.join(RERUN[1:])}")
+        raise UserError(
+            f"{others[0]}: cannot be combined with rerun=...; the record sets all keys except {', '.join(RERUN[1:])}"
+        )
     settings = settings_of(cfg)
     default_out = not any(override.key_or_group == "out" for override in parsed)
     try:

@@ -54,7 +54,11 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
     settings = {"case": choices["case"]} if choices["case"] else {}  # an ablation sets several keys under one name
     task, protocol, attention, variant = (str(choices[group]) for group in PLACED[:4])
     for key in sorted(varied):
-        settings[key] = choices[key] if key in choices else _named(OmegaConf.select(cfg, key))
+        value = choices[key] if key in choices else OmegaConf.select(cfg, key)
+        if OmegaConf.is_config(value):  # as text in YAML's flow style, such as [a, b]
+            content = OmegaConf.to_container(value, resolve=True)
+            value = yaml.safe_dump(content, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
+        settings[key] = value
     data = cfg.task.get("data")
     if isinstance(data, str | DictConfig):  # building the task reports any other type
         task = file_name(f"{task}-{quoted(data_name(data, cfg.task.get('name')))}")
@@ -70,7 +74,9 @@ def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
     """Return the keys in a cell's name: those that our sweeper varies, or overrides that affect results."""
     if is_planned(hydra_cfg):
         return list(cfg.sweep.varied)
-    return [key for key in typed_keys(hydra_cfg.overrides.task) if names_a_cell(key)]
+    # Each trial of a search needs a folder of its own, or one that is refused would be hidden by its neighbour.
+    others = ROUNDING if hydra_cfg.mode == RunMode.MULTIRUN else ()
+    return [key for key in typed_keys(hydra_cfg.overrides.task) if names_a_cell(key) or key in others]
 
 
 def open_keys(config: DictConfig) -> list[str]:
@@ -106,11 +112,3 @@ def _leaves(key: str, value: Any) -> list[str]:
     if not isinstance(value, dict):
         return [key]
     return [leaf for name, part in value.items() for leaf in _leaves(f"{key}.{getattr(name, 'text', name)}", part)]
-
-
-def _named(value: Any) -> Any:
-    """Return a list or a dictionary as text in YAML flow style, such as `[a, b]`; other values unchanged."""
-    if not OmegaConf.is_config(value):
-        return value
-    content = OmegaConf.to_container(value, resolve=True)
-    return yaml.safe_dump(content, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()

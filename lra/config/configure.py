@@ -5,7 +5,6 @@ a value of the wrong type are errors that name the key.
 """
 
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -16,22 +15,14 @@ from inspect import isclass, signature
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from lra.config.compose import compose, groups, hydra_options
 from lra.config.values import check, parsed
 from lra.core import code
-from lra.core.errors import UserError, did_you_mean
-from lra.core.paths import USER_OPTIONS
+from lra.core.errors import UserError
 
 Part = TypeVar("Part")
-NO_OPTION = "Config group override must be a string"  # message of Hydra's ValueError for task=null
-OWN_GROUPS = ("attention", "task", "experiment")  # config groups to which lra_options may add options
-NO_LIST = "Invalid defaults list in"  # start of Hydra's message for an invalid defaults list
 FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 
@@ -55,12 +46,6 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
         while cause is not None and not isinstance(cause, UserError):  # a resolver may have raised one
             cause = cause.__cause__ or cause.__context__
         raise UserError(f"{error.full_key}: {cause or first_line(error)}") from None
-
-
-def is_mistake(error: BaseException) -> bool:
-    """Return True if an error of Hydra, OmegaConf or lra is a mistake in the command line or in an option file."""
-    known = (UserError, HydraException, OmegaConfBaseException, yaml.YAMLError)
-    return isinstance(error, known) or str(error).startswith((NO_OPTION, NO_LIST))
 
 
 def part(kind: type[Part], cfg: DictConfig) -> Part:
@@ -150,69 +135,6 @@ def blamed(where: str, node: dict[str, Any]) -> Iterator[None]:
         raise UserError(
             f"{where}: {shown(file)}, line {line}: {type(error).__name__}: {first_line(error)} ({FULL_ERROR})"
         ) from error
-
-
-def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str:
-    """Return a one-line message for an error that `is_mistake`, raised for a configuration with these overrides."""
-    if isinstance(error, UserError):
-        return str(error)
-    if isinstance(error, yaml.MarkedYAMLError):
-        mark = error.problem_mark or error.context_mark
-        assert mark is not None  # without one, PyYAML raises another class
-        return f"{shown(mark.name)}, line {mark.line + 1}: {error.problem or error.context}"
-    message = first_line(error)
-    if isinstance(error, MissingConfigException) and error.options is not None:
-        group, _, name = str(error.missing_cfg_file).rpartition("/")
-        if group == "hydra/sweeper/sampler" and not error.options:
-            return "hydra/sweeper=optuna: not installed; pip install hydra-optuna-sweeper"
-        inner = group.partition("/")[2]
-        if not error.options and inner:
-            return f"{group}={name}: no such option; in a defaults list write `- /{inner}: {name}`, with a slash"
-        own = group in OWN_GROUPS and not USER_OPTIONS.is_dir()
-        where = f"; options of your own are in a folder {USER_OPTIONS}, which is not here" if own else ""
-        return f"{group}={name}: no such option; {did_you_mean(name, error.options)}{where}"
-    if isinstance(error, ConfigCompositionException):
-        key = re.search(r"Could not override '([^'@]+)", str(error)) or re.search(r"Key '(.+?)' is not", str(error))
-        if key:
-            group = "/".join(key[1].split(".")[:2])
-            choices = [f"{group}={name}" for name in hydra_options(group)]
-            having = [choice for choice in choices if _has(config_name, choice, key[1])]
-            if having:
-                return f"{key[1]}: a key of {' and '.join(having)}; choose it, or omit the key"
-            return f"{key[1]}: unknown key; {did_you_mean(key[1], _known_keys(config_name, overrides))}"
-    if isinstance(error, OverrideParseException):
-        return f"{error.override}: expected key=value"
-    if chosen := re.match(r"Multiple values for ([\w/]+)\.", message):
-        return f"+{chosen[1]}=...: the configuration has it; write {chosen[1]}=... without the plus"
-    if message.startswith("Ambiguous value"):
-        return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b], a text \"key='a,b'\""
-    if message.startswith(NO_OPTION):
-        options = [word for word in overrides if word.partition("=")[0] in groups(config_name)]
-        parsed = OverridesParser.create().parse_overrides(options)
-        wrong = [each.input_line for each in parsed if isinstance(each.value(), int | float | None)]
-        return f"{', '.join(wrong) or message}: expected the name of an option"
-    return message
-
-
-def _has(config_name: str, choice: str, key: str) -> bool:
-    """Return True if a configuration composed with the override `choice` has a key."""
-    try:
-        cfg = compose(config_name, choice)
-    except (HydraException, OmegaConfBaseException):  # a plugin that is not installed
-        return False
-    return key in [name for name, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]
-
-
-def _known_keys(config_name: str, overrides: Iterable[str]) -> list[str]:
-    """Return config groups and dotted keys of a configuration; of the default one if `overrides` cannot be composed."""
-    chosen = groups(config_name)
-    choices = [word for word in overrides if word.partition("=")[0] in chosen or word.startswith("hydra/")]
-    try:
-        cfg = compose(config_name, *choices)
-    except (UserError, HydraException, OmegaConfBaseException):
-        cfg = compose(config_name)
-    keys = [key for key, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]
-    return [*chosen, *keys]
 
 
 def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

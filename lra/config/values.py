@@ -128,6 +128,7 @@ def _takes_null(validate: Callable, values: Mapping[str, Any], path: Path) -> bo
 def _expected(error: Any) -> str:
     """Return the message of a pydantic error in simpler words, with a suggestion where the value is nearly right."""
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input ").replace("valid array", "valid list")
+    message = message.replace("should be an object", "should be a section, {key: value}")  # pydantic's words are JSON's
     kind, value = error["type"], error["input"]
     if kind == "greater_than" and isinstance(error["ctx"]["gt"], int):
         return f"should be at least {error['ctx']['gt'] + 1}"

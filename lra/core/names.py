@@ -38,7 +38,7 @@ def data_name(data: Any, name: str | None) -> str:
 
 
 def split_end(name: str) -> tuple[str, str]:
-    """Return a file name without its suffix, and the format from `ENDS`; an empty format for an unknown suffix."""
+    """Return a file name without its suffix, and the format of the suffix in `ENDS`, empty for an unknown suffix."""
     end = max((end for end in ENDS if name.lower().endswith(end)), key=len, default="")
     return name[: len(name) - len(end)], ENDS.get(end, "")
 

@@ -100,7 +100,7 @@ class StopFlag:
     def pending(self) -> Paused | None:
         """Return the `Paused` to raise after a signal or at the time limit; None if the run can continue."""
         if self._minutes is not None and time.monotonic() >= STARTED + 60 * self._minutes:
-            return self.signalled() or Paused(f"sweep_minutes={self._minutes:g} are over")
+            return self.signalled() or Paused(f"the limit sweep_minutes={self._minutes:g} is reached")
         return self.signalled()
 
 

@@ -1,8 +1,6 @@
 """Baselines that are fitted on train and scored on test: accuracy in percent, or perplexity."""
 
-import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,13 +12,6 @@ from lra.datasets.tokenise import text_of
 
 COSINE_PAIRS = 5_000
 PICTURES = 1_000  # per block that is read at once
-WORD_SAMPLE = 1_000  # first texts of train that `_without_blanks` examines
-LONGEST_MEAN_WORD = 25  # mean characters per word; more means that blanks do not separate words
-LETTER_GROUPS = 100_000  # most frequent groups of one to three letters
-UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u0f00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-)
-"""Thai, Lao, Tibetan, Burmese, Khmer, kana and Chinese characters."""
 BIGRAM_WEIGHTS = np.arange(1, 20) / 20
 
 
@@ -49,15 +40,8 @@ def _blocks(n: int, size: int) -> list[np.ndarray]:
     return [np.arange(start, min(start + size, n)) for start in range(0, n, size)]
 
 
-def bag_of_words(
-    train: Iterable[str],
-    train_labels: np.ndarray,
-    test: Iterable[str],
-    test_labels: np.ndarray,
-    *,
-    letters: bool = False,
-) -> float:
-    """Return the accuracy of logistic regression on TF-IDF of words, or of groups of one to three letters if `letters`.
+def bag_of_words(train: Iterable[str], train_labels: np.ndarray, test: Iterable[str], test_labels: np.ndarray) -> float:
+    """Return the accuracy of logistic regression on TF-IDF of words.
 
     Raises:
         UserError: there is one class, or no word occurs often enough.
@@ -65,36 +49,13 @@ def bag_of_words(
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    kind = {"analyzer": "char", "ngram_range": (1, 3), "max_features": LETTER_GROUPS} if letters else {}
-    words = TfidfVectorizer(sublinear_tf=True, min_df=2, dtype=np.float32, **kind)
+    words = TfidfVectorizer(sublinear_tf=True, min_df=2, dtype=np.float32)
     try:
         features = words.fit_transform(train)
         model = LogisticRegression(max_iter=200).fit(features, train_labels)
     except ValueError as error:
         raise UserError(f"bag of words: {error}; give the task more or longer examples") from None
     return float(100 * np.mean(model.predict(words.transform(test)) == test_labels))
-
-
-def bag_of_words_or_letters(
-    train: list[str], train_labels: np.ndarray, test: list[str], test_labels: np.ndarray
-) -> dict[str, float]:
-    """Return the accuracy of `bag_of_words` by name.
-
-    Features are letter groups if blanks do not separate words or no word occurs in two texts. Arguments and errors are
-    those of `bag_of_words`.
-    """
-    if not _without_blanks(train[:WORD_SAMPLE]):
-        with suppress(UserError):
-            return {"bag of words": bag_of_words(train, train_labels, test, test_labels)}
-    return {"bag of letters": bag_of_words(train, train_labels, test, test_labels, letters=True)}
-
-
-def _without_blanks(texts: list[str]) -> bool:
-    """Return True if the texts are in a script without blanks between words, or are codes such as DNA."""
-    characters = sum(map(len, texts))
-    pieces = sum(len(text.split()) for text in texts)
-    unspaced = sum(len(UNSPACED.findall(text)) for text in texts)
-    return characters > LONGEST_MEAN_WORD * pieces or 5 * unspaced > characters
 
 
 def pair_cosine(train: Split, test: Split) -> float:

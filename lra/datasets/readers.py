@@ -13,20 +13,7 @@ from lra.core.errors import UserError
 from lra.core.files import parse_json
 
 BEGINNING = 1_024  # bytes in which `[` is looked for, the start of a JSON array
-PLACEHOLDERS = {
-    b"version https://git-lfs": "a Git LFS pointer instead of the data; fetch them with `git lfs pull`",
-    b"/annex/objects/": "a git-annex pointer instead of the data; fetch them with `git annex get`",
-    b"<!doctype html": "a web page instead of the data; fetch the raw file",
-}
-NOT_TEXT = {
-    codecs.BOM_UTF16_LE: "UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`",
-    codecs.BOM_UTF16_BE: "UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`",
-    b"PK\x03\x04": "a ZIP archive or an Excel file; unpack it, or export it as CSV",
-    b"\x1f\x8b": "compressed by gzip; add .gz to its name",
-    b"\xfd7zXZ": "compressed by xz; add .xz to its name",
-    b"PAR1": "Parquet; give its name the end .parquet",
-    b"ARROW1": "Arrow; give its name the end .arrow",
-}
+LFS_POINTER = b"version https://git-lfs"
 NOT_UTF8 = "not UTF-8; convert the file, from Latin-1 with `iconv -f LATIN1 -t UTF-8`"
 
 
@@ -36,10 +23,8 @@ def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO]:
     kinds: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
     try:
         with open(path, "rb") as file:
-            start = file.read(32).lower()
-        for beginning, found in PLACEHOLDERS.items():
-            if start.startswith(beginning):
-                raise UserError(f"{path}: {found}")
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise UserError(f"{path}: a Git LFS pointer instead of the data; fetch them with `git lfs pull`")
         with kinds.get(path.suffix.lower(), open)(path, mode, **options) as file:
             yield file
     except UnicodeDecodeError:  # its position counts from a buffer, so look for the line of the file
@@ -47,15 +32,6 @@ def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO]:
         raise UserError(f"{next(bad, path)}: {NOT_UTF8}") from None
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise UserError(f"{path}: not readable: {getattr(error, 'strerror', None) or error}") from None
-
-
-def check_is_text(path: Path) -> None:
-    """Raise UserError if the decompressed file begins with the signature of a binary format or of UTF-16."""
-    with opened(path) as file:
-        start = file.read(8)
-    for beginning, found in NOT_TEXT.items():
-        if start.startswith(beginning):
-            raise UserError(f"{path}: expected text in UTF-8, found {found}")
 
 
 def contents(path: Path) -> bytes:
@@ -99,7 +75,6 @@ def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, An
 
 
 def _json_values(path: Path) -> Iterator[tuple[str, Any]]:
-    check_is_text(path)
     with opened(path) as file:
         array = file.read(BEGINNING).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
     for where, text in [(str(path), contents(path))] if array else lines(path):

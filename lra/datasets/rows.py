@@ -1,6 +1,5 @@
 """Splits as map-style PyTorch datasets, Arrow tables and Parquet files, for code outside of `lra`."""
 
-import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,6 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from lra.core.errors import UserError
-from lra.core.files import denied
 from lra.datasets.cache import SPLITS, splits_of
 from lra.datasets.task import PADDING, Task, TaskSpec
 
@@ -63,28 +61,10 @@ class Rows(Dataset[Row]):
             raise IndexError(f"row {row} of {len(self)}")
         row = int(row) % len(self)
         if self.spec.objective != "classify":
-            return {key: values[0] for key, values in self.batch([row]).items()}
+            marked, targets = (_tensor(values[0]) for values in self._marked(np.array([row])))
+            return {"tokens": marked, "targets": targets, "mask": targets != IGNORED}
         tokens = {name: _tensor(self.split.document(row, number)) for number, name in enumerate(self._columns())}
         return {**tokens, "label": int(self.split.labels[row])}
-
-    def __getitems__(self, rows: Sequence[int]) -> "Chosen":
-        """Return the rows of a batch lazily; a PyTorch `DataLoader` calls this method if it exists."""
-        return Chosen(self, rows)
-
-    def batch(self, rows: Sequence[int]) -> dict[str, Tensor]:
-        """Return the batch that `collate` makes of these rows, but read all rows at once."""
-        examples = np.asarray(rows)
-        if self.spec.objective != "classify":
-            tokens, targets = map(_tensor, self._marked(examples))
-            return {"tokens": tokens, "targets": targets, "mask": targets != IGNORED}
-        batch: dict[str, Tensor] = {}
-        lengths = self.split.lengths(examples)
-        padded = self.split.pad(examples, int(lengths.max())).reshape(*lengths.shape, -1)
-        for number, name in enumerate(self._columns()):
-            longest = int(lengths[:, number].max())
-            batch[name] = _tensor(padded[:, number, :longest])
-            batch[_mask(name)] = _real(lengths[:, number].tolist())
-        return {**batch, "label": torch.from_numpy(self.split.targets(examples))}
 
     def __repr__(self) -> str:
         return f"{self.name} of {self.spec.name}: {len(self):,} rows"
@@ -155,33 +135,8 @@ class Rows(Dataset[Row]):
         return _lists(split.offsets[stored + 1] - split.offsets[stored], tokens)
 
 
-class Chosen(Sequence[Row]):
-    """Lazy list of rows: a row is read when it is indexed, or all rows at once by `collate`."""
-
-    def __init__(self, rows: Rows, indices: Sequence[int]) -> None:
-        self.rows, self.indices = rows, indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Row:  # type: ignore[override]
-        return self.rows[self.indices[index]]
-
-
 def _tensor(ids: np.ndarray) -> Tensor:
     return torch.from_numpy(ids.astype(np.int64))
-
-
-def _real(lengths: list[int]) -> Tensor:
-    """Return a mask [B, max(lengths)] bool, True at tokens and False at padding."""
-    mask = np.ones((len(lengths), max(lengths)), dtype=bool)
-    for line, length in zip(mask, lengths, strict=True):  # several times faster than a comparison of all positions
-        line[length:] = False
-    return torch.from_numpy(mask)
-
-
-def _mask(name: str) -> str:
-    return name.replace("tokens", "mask")
 
 
 def _lists(lengths: np.ndarray, values: np.ndarray) -> "pa.ListArray":
@@ -197,8 +152,6 @@ def collate(rows: Sequence[Row]) -> dict[str, Tensor]:
     The batch has the keys of the rows: `tokens` [B, L], `label` [B], `targets` [B, L], `mask` [B, L]. If the rows have
     no mask, the batch gets one that is True at tokens: `mask`, or `mask_1` and `mask_2` for pairs.
     """
-    if isinstance(rows, Chosen):
-        return rows.rows.batch(rows.indices)
     batch: dict[str, Tensor] = {}
     for key in rows[0]:
         if key == "label":
@@ -206,8 +159,9 @@ def collate(rows: Sequence[Row]) -> dict[str, Tensor]:
             continue
         padding = IGNORED if key == "targets" else PADDING
         batch[key] = pad_sequence([row[key] for row in rows], batch_first=True, padding_value=padding)
-        if _mask(key) not in rows[0]:
-            batch[_mask(key)] = _real([len(row[key]) for row in rows])
+        if "mask" not in rows[0]:
+            lengths = torch.tensor([len(row[key]) for row in rows])
+            batch[key.replace("tokens", "mask")] = torch.arange(int(lengths.max())) < lengths[:, None]  # [B, L]
     return batch
 
 
@@ -228,45 +182,25 @@ def write_parquet(task: Task, classes: Sequence[str], folder: Path) -> None:
                 writer.write_batch(batch)
 
 
-def refuse_used(folder: Path, key: str) -> Path:
-    """Check that a new folder can be written, and return its nearest existing ancestor, or `folder` if it exists.
-
-    Raises:
-        UserError: `folder` is a file or is not empty, or the user lacks write permission.
-    """
-    target = folder.resolve()
-    try:
-        base = next(each for each in (target, *target.parents) if each.exists())
-        found = next((path.name for path in base.iterdir()), None) if base == target or not base.is_dir() else None
-    except NotADirectoryError:
-        found = "a file"
-    except OSError as error:
-        raise UserError(f"{key}={folder}: {error.strerror}; choose another folder") from None
-    if found:
-        raise UserError(f"{key}={folder}: expected a new or empty folder, found {found} there; choose another one")
-    if not os.access(base, os.W_OK | os.X_OK):
-        raise denied(base, f"choose another folder with {key}=...")
-    return base
+def refuse_used(folder: Path, key: str) -> None:
+    """Raise UserError, naming the option `key`, unless `folder` is new or an empty folder."""
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise UserError(f"{key}={folder}: expected a new or an empty folder; choose another one")
 
 
 @contextmanager
 def new_folder(folder: Path, key: str) -> Iterator[Path]:
-    """Yield a temporary folder whose content is moved to `folder` at the end; after an error it is deleted.
+    """Yield a temporary folder that is renamed to `folder` at the end; after an error it is deleted.
 
     Raises:
-        UserError: `folder` is a file, is not empty, or cannot be written.
+        UserError: `folder` is not empty, or cannot be written.
     """
-    base, target = refuse_used(folder, key), folder.resolve()
-    staging = base / f".{target.name}.{secrets.token_hex(8)}.tmp"
+    refuse_used(folder, key)
+    staging = folder.absolute().with_name(f".{folder.name}.{secrets.token_hex(8)}.tmp")
     try:
-        staging.mkdir()
+        staging.mkdir(parents=True)
         yield staging
-        if base == target:  # keep an existing folder: it may be a mount point
-            for path in staging.iterdir():
-                path.rename(target / path.name)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            staging.rename(target)
+        staging.replace(folder)
     except OSError as error:
         raise UserError(f"{key}={folder}: {error.strerror or error}; nothing was written") from error
     finally:

@@ -1,18 +1,14 @@
 """Reader of labelled texts or token ids in CSV, TSV, JSON, Parquet and Arrow files.
 
-Column names are matched without regard to case. Labels of a `datasets.ClassLabel` column are read as class names. CSV
-is read with Python's `csv`, which reports the line of each row and refuses text after a closing quote mark; pyarrow and
-pandas accept such text as part of the cell, or do not report the line.
+CSV is read with Python's `csv`, which reports the line of each row and refuses text after a closing quote mark; pyarrow
+and pandas accept such text as part of the cell, or do not report the line. Every cell is text: 007 stays 007.
 """
 
 import csv
 import json
-import re
 import sys
-import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,10 +19,7 @@ from lra.core.names import ENDS, split_end
 from lra.datasets import readers
 
 TEXT2 = "text2"
-MAX_LABEL_CHARACTERS = 200
 MAX_ID = 2**16 - 2  # ids are stored plus one as uint16, since 0 is padding
-LINE_END = re.compile("\r\n|\r|\n")
-REMEMBERED = 1_000  # maximum number of different first and last cells that `_check_quotes` compares with
 
 Quotes = Literal["doubled", "escaped", "none"]
 DIALECTS: dict[Quotes | None, dict[str, Any]] = {
@@ -75,131 +68,53 @@ class Example(NamedTuple):
     texts: tuple[str | np.ndarray, ...]
 
 
-def parts_of(path: Path) -> tuple[str, str]:
-    """Return the file name in lower case without extensions, and the extension of its format, '' if unknown."""
-    stem, kind = split_end(path.name)
-    return stem.lower(), kind
-
-
 def examples(path: Path, columns: Columns) -> Iterator[Example]:
     """Yield the examples of a file with one of the suffixes in ENDS.
 
     Raises:
-        UserError: a row is malformed, or the file has no rows.
+        UserError: a row is malformed.
     """
-    number_of_texts = 0
-    for where, row in _rows(path, columns):
-        names = [columns.text]
-        if columns.text2 != TEXT2 or _column(row, TEXT2) is not None:
-            names.append(columns.text2)
-        texts = tuple(_content(f"{where}: {name}", _value(where, row, name), columns) for name in names)
-        if number_of_texts not in (0, len(texts)):
-            raise UserError(f"{where}: {columns.text2} is in some rows only; give it to all rows or to none")
-        number_of_texts = len(texts)
-        yield Example(where, _label(f"{where}: {columns.label}", _value(where, row, columns.label)), texts)
-    if not number_of_texts:
-        raise UserError(f"{path}: no rows, expected examples with {columns.text} and {columns.label}")
-
-
-def scan(path: Path, columns: Columns, max_classes: int) -> dict[str, Any]:
-    """Return a summary of the rows of a file.
-
-    Returns:
-        `labels`: `file:line` of the first row with each label; `unlabelled`: number of rows whose label is None;
-        `texts`: number of texts of a row; `largest`: largest token id or None; `columns`: names of all columns.
-    """
-    labels: dict[str, str] = {}
-    unlabelled, texts, largest = 0, 0, None
-    for example in examples(path, columns):
-        texts = len(example.texts)
-        if example.label is None:
-            unlabelled += 1
-        else:
-            labels.setdefault(example.label, example.where)
-        if len(labels) > max_classes:
-            raise UserError(
-                f"{example.where}: more than {max_classes:,} different labels; is {columns.label} the right column? "
-                "task.max_classes=N allows more"
-            )
-        for ids in example.texts if columns.ids else ():
-            largest = max(largest or 0, int(np.asarray(ids).max()) - 1)
-    names = next((list(row) for _, row in _rows(path, columns)), [])
-    return {"labels": labels, "unlabelled": unlabelled, "texts": texts, "largest": largest, "columns": names}
-
-
-def ordered(labels: dict[str, str], exact: bool) -> list[str]:
-    """Sort labels: by value if all are whole numbers, else alphabetically.
-
-    Args:
-        labels: `file:line` of the first row with each label.
-        exact: accept labels that look alike, such as 1 and 1.0, or Pos and pos.
-
-    Raises:
-        UserError: there is only one label, or two look alike and `exact` is false.
-    """
-    spellings: dict[Decimal | str, str] = {}
-    for label, where in labels.items():
-        spelling = label if exact else spellings.setdefault(_normal(label), label)
-        if spelling != label:
-            raise UserError(
-                f"{where}: label {label!r} looks like {spelling!r} of an earlier row; spell equal labels alike, or "
-                "keep both as two classes with task.exact_labels=true"
-            )
-    if len(labels) < 2:
-        [(label, where)] = labels.items()
-        raise UserError(f"{where}: every label is {label!r}, expected at least two different ones")
-    numbers = all(label.removeprefix("-").isdecimal() for label in labels)
-    return sorted(labels, key=lambda label: (int(label), label)) if numbers else sorted(labels)
-
-
-def _normal(label: str) -> Decimal | str:
-    """Return a key that is equal for equal numbers, and for texts that differ in case or Unicode form alone."""
-    text = unicodedata.normalize("NFKC", label).casefold()
-    text = "".join(c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) not in ("Cc", "Cf"))
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        return " ".join(text.split())
+    kind = split_end(path.name)[1]
+    if kind in (".csv", ".tsv"):
+        rows = _csv_rows(path, "," if kind == ".csv" else "\t", columns)
+    elif kind in (".json", ".jsonl"):
+        rows = readers.json_rows(path)
+    elif kind:
+        rows = _arrow_rows(path, kind)
+    else:
+        raise UserError(f"{path}: expected a file that ends in {', '.join(ENDS)}")
+    for where, row in rows:
+        second = columns.text2 != TEXT2 or TEXT2 in row
+        names = [columns.text, columns.text2] if second else [columns.text]
+        for name in (*names, columns.label):
+            if name not in row:
+                raise UserError(
+                    f"{where}: no column {name!r}, found {', '.join(row)}; task.text=NAME and task.label=NAME name "
+                    "columns; they are separated by commas in .csv, by tabs in .tsv"
+                )
+        read = _ids if columns.ids else _text
+        texts = tuple(read(f"{where}: {name}", row[name], columns) for name in names)
+        yield Example(where, _label(f"{where}: {columns.label}", row[columns.label]), texts)
 
 
 # ---------------------------------------------------------------- cells
 
 
-def _column(row: dict[str, Any], name: str) -> str | None:
-    """Return the column of the row with this name, else the only one whose `bare` name is equal, else None."""
-    if name in row:
-        return name
-    matches = [column for column in row if bare(column) == bare(name)]
-    return matches[0] if len(matches) == 1 else None
-
-
-def _value(where: str, row: dict[str, Any], name: str) -> Any:
-    column = _column(row, name)
-    if column is None:
-        found = ", ".join(map(str.strip, row))
-        advice = "task.text=NAME and task.label=NAME name columns; task.data={train: FILE} leaves other files out"
-        if len(row) == 1 and re.search("[,;|\t]", found):
-            advice = "columns are separated by commas in .csv, by tabs in .tsv"
-        raise UserError(f"{where}: no column {name!r}, found {found}; {advice}")
-    return row[column]
-
-
-def _content(where: str, value: Any, columns: Columns) -> str | np.ndarray:
-    """Return the cell's text, or its token ids + 1."""
-    if columns.ids:
-        return _ids(where, value, columns.padding)
+def _text(where: str, value: Any, columns: Columns) -> str:
+    """Return the text of a cell."""
     if not isinstance(value, str):
         advice = "; task.tokens=ids reads lists of token ids" if isinstance(value, list) else ""
         raise UserError(f"{where} is {value!r:.80}, expected a text{advice}")
     return readers.checked_text(where, value)
 
 
-def _ids(where: str, value: Any, padding: int | None) -> np.ndarray:
+def _ids(where: str, value: Any, columns: Columns) -> np.ndarray:
+    """Return the token ids + 1 of a cell [L] uint16, without padding at the ends."""
     if not isinstance(value, list) or not all(type(item) is int and 0 <= item <= MAX_ID for item in value):
         raise UserError(f"{where} is {value!r:.80}, expected a list of token ids from 0 to {MAX_ID:,}")
     ids = np.array(value, dtype=np.uint16)
-    if padding is not None:
-        kept = np.flatnonzero(ids != padding)
+    if columns.padding is not None:
+        kept = np.flatnonzero(ids != columns.padding)
         ids = ids[kept[0] : kept[-1] + 1] if len(kept) else ids[:0]
     if not len(ids):
         raise UserError(f"{where} has no token ids")
@@ -208,31 +123,15 @@ def _ids(where: str, value: Any, padding: int | None) -> np.ndarray:
 
 def _label(where: str, value: Any) -> str | None:
     """Return the text or whole number of a label cell as text; None for a null."""
-    if value is None or value != value:  # pandas stores missing numbers as NaN
+    if value is None:
         return None
-    if isinstance(value, float) and value.is_integer():  # pandas stores whole numbers as floats if some are missing
-        value = int(value)
     if not isinstance(value, str | int):
         raise UserError(f"{where} is {value!r:.80}, expected a text or a whole number")
     label = str(value).strip()
-    if len(label) > MAX_LABEL_CHARACTERS:
-        raise UserError(f"{where} has {len(label):,} characters; is that the right column?")
     return label and readers.checked_text(where, label)
 
 
 # ---------------------------------------------------------------- formats
-
-
-def _rows(path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a file, with column names as the file spells them."""
-    kind = parts_of(path)[1]
-    if kind in (".csv", ".tsv"):
-        return _csv_rows(path, "," if kind == ".csv" else "\t", columns)
-    if kind in (".json", ".jsonl"):
-        return readers.json_rows(path)
-    if kind:
-        return _arrow_rows(path, kind)
-    raise UserError(f"{path}: expected a file that ends in {', '.join(ENDS)}")
 
 
 def _csv_rows(path: Path, delimiter: str, columns: Columns) -> Iterator[Row]:
@@ -240,32 +139,30 @@ def _csv_rows(path: Path, delimiter: str, columns: Columns) -> Iterator[Row]:
 
     The line number of a row is that of its first line. Blank lines are skipped.
     """
-    names = columns.header and _distinct(path, columns.header)
-    firsts, lasts, end = set[str](), set[str](), 0
-    csv.field_size_limit(sys.maxsize)
-    readers.check_is_text(path)
+    names, end = columns.header, 0
+    csv.field_size_limit(sys.maxsize)  # the module's limit of 131,072 characters is shorter than a book
     with readers.opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True, **DIALECTS[columns.quotes])
         try:
             for cells in reader:
-                start, end = end + 1, reader.line_num
-                where = f"{path}:{start}"
+                where, end = f"{path}:{end + 1}", reader.line_num
                 if not cells:
                     continue
+                header = tuple(map(str.strip, cells))
                 if names is None:
-                    names = _distinct(path, cells)
+                    names = header
+                    named = [name for name in names if name]  # spreadsheets export empty columns without a name
+                    if len({*named}) < len(named):
+                        raise UserError(f"{path}: two columns have the same name: {', '.join(names)}")
                     continue
                 if len(cells) != len(names):
                     raise UserError(f"{where}: expected {len(names)} columns: {', '.join(names)}; found {len(cells)}")
-                if bare(cells[0]) in map(bare, names) and sorted(map(bare, cells)) == sorted(map(bare, names)):
+                if header == names:
                     raise UserError(
                         f"{where}: a header; remove this line, and leave task.columns null if the file begins with it"
                     )
                 if columns.quotes is None:
-                    _check_quotes(where, cells, delimiter, end > start, firsts, lasts)
-                    if len(firsts) < REMEMBERED and len(lasts) < REMEMBERED:
-                        firsts.add(cells[0])
-                        lasts.add(cells[-1])
+                    _check_quotes(where, cells, delimiter)
                 yield where, dict(zip(names, cells, strict=True))
         except csv.Error as error:
             raise UserError(
@@ -274,34 +171,13 @@ def _csv_rows(path: Path, delimiter: str, columns: Columns) -> Iterator[Row]:
             ) from None
 
 
-def _distinct(path: Path, header: Iterable[str]) -> tuple[str, ...]:
-    names = tuple(map(str.strip, header))
-    named = [name for name in names if name]  # spreadsheets export empty columns without a name
-    if len(set(named)) < len(named):
-        raise UserError(f"{path}: two columns have the same name: {', '.join(names)}")
-    return names
-
-
-def bare(name: str) -> str:
-    """Return a column name without case, outer blanks, quote marks and byte-order mark, which joined files contain."""
-    return name.strip('\ufeff" ').casefold()
-
-
-def _check_quotes(
-    where: str, cells: list[str], delimiter: str, several_lines: bool, firsts: set[str], lasts: set[str]
-) -> None:
+def _check_quotes(where: str, cells: list[str], delimiter: str) -> None:
     """Raise UserError for a row that may come from a file without quoting, where a quote mark is part of the text.
 
-    In such a file the parser joins all lines up to the next quote mark into one cell. Since quoted cells with line ends
-    are common in CSV, a CSV row is refused only if each line of its cells looks like a row: it has as many cells, and
-    all first cells are in `firsts` or all last cells in `lasts`, those of earlier rows.
+    In such a file the parser joins all lines up to the next quote mark into one cell. Line ends in cells are common in
+    CSV, but not in TSV.
     """
-    joined = several_lines or (delimiter == "\t" and any(delimiter in cell for cell in cells))
-    if joined and delimiter == ",":
-        lines = [line.split(delimiter) for line in LINE_END.split(delimiter.join(cells))]
-        known = {line[0] for line in lines} <= firsts or {line[-1] for line in lines} <= lasts
-        joined = known and all(len(line) == len(cells) for line in lines)
-    if joined:
+    if delimiter == "\t" and any(mark in cell for cell in cells for mark in "\t\r\n"):
         raise UserError(
             f"{where}: a quoted cell has a tab or a line end inside, or a quote mark is text; task.quotes=doubled "
             "reads quoted cells, task.quotes=none reads quote marks as text"
@@ -330,18 +206,12 @@ def _arrow_rows(path: Path, kind: str) -> Iterator[Row]:
                 batches = pa.ipc.open_stream(file)
                 schema = batches.schema
             info = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {})
-            names = {
-                name: {-1: None, None: None, **dict(enumerate(feature["names"]))}
+            classes = {
+                name: dict(enumerate(feature["names"]))  # without -1, which stands for a hidden label
                 for name, feature in info.get("features", {}).items()
                 if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
             }
-            rows = (row for batch in batches for row in batch.to_pylist())
-            for number, row in enumerate(rows, start=1):
-                where = f"{path}: row {number}"
-                for column, known in names.items():
-                    if row[column] not in known:
-                        raise UserError(f"{where}: {column} is {row[column]}, expected 0 to {len(known) - 3}")
-                    row[column] = known[row[column]]
-                yield where, row
+            for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
+                yield f"{path}: row {number}", row | {name: classes[name].get(row[name]) for name in classes}
     except pa.ArrowException as error:
         raise UserError(f"{path}: not readable: {str(error).splitlines()[0]}") from None

@@ -138,7 +138,7 @@ def read_kept(path: Path) -> Run:
     name = path.relative_to(file).as_posix()
     runs = {run.name: run for run in read_runs(file)}
     if name not in runs:
-        raise UserError(f"{file}: no run {name!r}; it has {len(runs)} runs, as {next(iter(runs))!r}")
+        raise UserError(f"{file}: no run {name!r}; it has {len(runs)} runs, such as {next(iter(runs))!r}")
     return runs[name]
 
 

@@ -56,18 +56,14 @@ def decode(data: bytes) -> "tuple[dict[str, Tensor], dict[str, Any]]":
     from safetensors.torch import load
 
     try:
-        notes = json.loads(_metadata(data).get(NOTES, "{}"))
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])  # its length is in the first eight bytes
+        notes = json.loads(header.get("__metadata__", {}).get(NOTES, "{}"))
         tensors = load(data)
         for name in notes.get("complex", ()):
             tensors[name] = torch.view_as_complex(tensors[name])
         return tensors | {name: tensors[other] for name, other in notes.get("shared", {}).items()}, notes
     except (SafetensorError, AttributeError, KeyError, TypeError, RuntimeError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from None
-
-
-def _metadata(data: bytes) -> dict[str, str]:
-    """Return the metadata in the header of a file: eight bytes with the header's length, then JSON."""
-    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
 
 
 def read(path: Path) -> "dict[str, Tensor]":

@@ -7,8 +7,8 @@ cells.py          columns and cells: statistics over seeds, comparisons, footnot
 tables.py         the tables of README.md as text: a row per system, a column per task
 published.py      published numbers, names and order of rows and columns
 figures.py        results by seed, learning curves, cost, accuracy by depth and length
-render.py         Markdown, LaTeX, HTML
-report.py         the report of a results folder, from all of these
+render.py         numbers, texts and DataFrames as Markdown, CSV, LaTeX and HTML
+report.py         the texts and the page of a results folder, from all of these
 verify.py         checks that a report matches its runs
 """
 

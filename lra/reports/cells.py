@@ -33,6 +33,9 @@ class Cell:
 
     Attributes:
         order: sort key of the cell's row in a table.
+        finished: the rows of `frame` that have a score.
+        records: records of the runs that exist, finished or not.
+        base: name of the system without settings in brackets.
         lr: learning rate; None if the seeds differ in it.
         best_rate: True if this learning rate validates best among several of the system; None if no system of the
             column was trained with several.
@@ -45,7 +48,7 @@ class Cell:
         first = frame.iloc[0]
         self.frame, self.finished = frame, frame[frame.score.notna()]
         self.system, self.attention, self.variant, self.settings = first[["system", "attention", "variant", "settings"]]
-        self.base = self.system.removesuffix(f" ({self.settings})")  # system name without the settings in brackets
+        self.base = self.system.removesuffix(f" ({self.settings})")
         self.records = [run.record for run in present(frame)]
         self.metric = self.records[0].metric if self.records else "accuracy"
         self.order = published.order(self.attention, self.variant, self.settings)
@@ -78,6 +81,7 @@ class Cell:
 
     @property
     def verdict(self) -> str | None:
+        """The word of the comparison by its corrected p-value; None for the reference itself."""
         return self.comparison.word(self.p_holm) if self.reference else None
 
     def _goal(self) -> tuple[float | None, int | None, int | None, float | None]:
@@ -202,9 +206,8 @@ class Column:
             groups.setdefault((cell.attention, cell.variant, RATE.sub("", cell.settings).strip()), []).append(cell)
         best, chosen = min if self.lower_is_better else max, []
         for group in groups.values():
-            # reversed: of equal results, the first row is chosen
-            tried = {cell.best_val: cell for cell in reversed(group) if cell.best_val is not None}
-            chosen += [tried[best(tried)]] if len(group) > 1 and tried else group
+            tried = {cell: cell.best_val for cell in group if cell.best_val is not None}
+            chosen += [best(tried, key=tried.__getitem__)] if len(group) > 1 and tried else group
         return [cell for cell in self.cells if cell in chosen]
 
     def _compare(self, cells: list[Cell]) -> None:

@@ -11,7 +11,7 @@ from lra.core.errors import UserError
 from lra.datasets.task import default_workers
 from lra.training import distributed
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # parameters of mallopt(3)
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # parameters of mallopt(3), which Python has no names for
 
 
 def device_of(name: str) -> str:
@@ -30,15 +30,20 @@ def reproducible() -> None:
 
 
 def keep_memory() -> None:
-    """Let glibc keep freed blocks above 32 MiB.
+    """Let glibc keep freed blocks above 32 MiB, and let PyTorch keep the products of few shapes; call it first.
 
-    By default it unmaps them, and the system clears new ones for every operation, which takes a tenth to a third of a
-    training step on a CPU.
+    By default glibc unmaps large blocks, and the system clears new ones for every operation, which takes a tenth to a
+    third of a training step on a CPU.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    # oneDNN, and PyTorch's cache above it, keep half a megabyte for each of the last 1,024 shapes of a product. Few
+    # micro-batches of real text have a shape in common, and what is kept cuts the memory between large tensors in
+    # pieces. Within a micro-batch there are about 40 shapes. Both caches read their variable at the first product.
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "64")
 
 
 def assign_gpu(device: str, number: int) -> None:

@@ -20,7 +20,7 @@ from lra.core.errors import UserError
 from lra.core.files import explained, write_atomic
 from lra.core.signals import Paused, StopFlag
 from lra.datasets.splits import seen
-from lra.datasets.task import Task
+from lra.datasets.task import DataConfig, Task
 from lra.ops import products
 from lra.records import checkpoint, provenance, record, tensors
 from lra.records.names import CHECKPOINT, COSTS, ERRORS, METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
@@ -68,9 +68,12 @@ def run(job: Job) -> Status:
     """
     _check_ranks(job)
     settings, components, device = job.settings, job.components, device_of(job.settings.device)
+    if not RunFolder.of(job).is_done:
+        components.builder.locate(DataConfig.of(settings))  # without data the run does not begin, and leaves no folder
     # torchrun and joblib pass a signal of the terminal on, so a second one does not mean "stop now".
     repeated = distributed.started_with() > 1 or multiprocessing.parent_process() is not None
     stop = StopFlag(settings.sweep_minutes, repeated=repeated)
+    keep_memory()  # before the first product
     try:
         assign_gpu(device, job.number)
         with distributed.joined(device), distributed.Gate() as gate:
@@ -208,7 +211,6 @@ def _trainer(job: Job, task: Task, device: str, stop: StopFlag, attempt: Attempt
     if settings.train.selection == "best_test" and not task.validates_on_test:
         raise UserError(f"train.selection=best_test: {task.name} validates on a split of its own; use best_val or last")
     reproducible()
-    keep_memory()
     torch.set_num_threads(settings.threads or threads_at_hand())
     model = draw_model(components, task, settings.seed)
     attempt.results |= load_initial_weights(job, model, task)

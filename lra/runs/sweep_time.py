@@ -1,13 +1,11 @@
 """Estimate of the time of a whole sweep, from the first steps of its first run."""
 
-import time
-
 from lra.core.console import say, span
 from lra.core.errors import CONFIG_ERROR
 from lra.core.signals import Paused
 from lra.runs.build import Components, Job
 
-MIN_STEPS, MIN_SECONDS = 3, 5.0  # measured before the estimate, without the first step
+MIN_SECONDS = 5.0  # measured before the estimate, without the first step
 
 
 def training_tokens(components: Components) -> int:
@@ -18,26 +16,30 @@ def training_tokens(components: Components) -> int:
 
 
 class SweepTime:
-    """Estimator that prints the time of the sweep during its first run, and stops a sweep above `max_hours`."""
+    """Print the time of a sweep when its first run has trained for some seconds; stop a sweep above `max_hours`."""
 
     def __init__(self, job: Job) -> None:
         settings, spec = job.settings, job.components.builder.spec
-        self._tokens = settings.sweep.tokens if job.number == 0 else None
+        self._tokens = settings.sweep.tokens if job.number == 0 else None  # None: nothing to print
         self._per_step = settings.train.batch_size * spec.documents * spec.max_len
         self._max_hours = settings.max_hours if settings.sweep_minutes is None else None
-        self._steps, self._began = 0, 0.0
+        self._first: tuple[int, float] | None = None
 
-    def on_step(self) -> Paused | None:
-        """Count a step; return the reason to stop the sweep, or None."""
+    def on_step(self, step: int, seconds: float) -> Paused | None:
+        """Return the reason to stop the sweep, or None.
+
+        Args:
+            step: number of updates so far.
+            seconds: time that they took, without evaluations.
+        """
         if self._tokens is None:
             return None
-        self._steps += 1
-        now = time.monotonic()
-        if self._steps == 1:
-            self._began = now
-        if self._steps <= MIN_STEPS or now - self._began < MIN_SECONDS:
+        if self._first is None:  # the first step of a process is slower than the others
+            self._first = step, seconds
+        steps, seconds = step - self._first[0], seconds - self._first[1]
+        if steps == 0 or seconds < MIN_SECONDS:
             return None
-        seconds = (now - self._began) / (self._steps - 1) / self._per_step * self._tokens
+        seconds *= self._tokens / (steps * self._per_step)
         self._tokens = None
         say(f"the sweep takes about {span(seconds)} without evaluations, at the speed of its first run")
         if self._max_hours is not None and seconds / 3600 > self._max_hours:

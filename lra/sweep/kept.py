@@ -60,36 +60,32 @@ def _equal(
         The planned runs that have not started, each with an equal kept run, and the reasons why other kept runs are not
         equal, with their counts.
     """
-    pairs, others, reasons = [], 0, Counter[str]()
-    for row in rows:
-        for run in row.runs:
-            found = known.get(run.folder.relative_to(plan.out).as_posix())
-            if RunFolder.of(run).is_claimed or found is None:
-                others += 1
-            elif reason := _difference(row, run, found.record):
-                reasons[reason] += 1
-                others += 1
-            else:
-                pairs.append((run, found))
+    runs = [run for row in rows for run in row.runs]
+    pairs, reasons = [], Counter[str]()
+    for run in runs:
+        found = known.get(run.folder.relative_to(plan.out).as_posix())
+        if found is None or RunFolder.of(run).is_claimed:
+            continue
+        if reason := _difference(run, found.record):
+            reasons[reason] += 1
+        else:
+            pairs.append((run, found))
     equal = []
     for run, found in pairs:
-        # Preparing the data takes time, so they are compared only if other runs will train on them.
-        if others and plan.data_digest(rows[0]) != found.record.provenance.data_sha256:
+        # Preparing the data takes time, so they are compared only if other runs train on them.
+        if len(pairs) < len(runs) and plan.data_digest(rows[0]) != found.record.provenance.data_sha256:
             reasons[f"{found.record.task}: the data here differ, or are not prepared on this machine"] += 1
         else:
             equal.append((run, found))
     return equal, reasons
 
 
-def _difference(row: PlannedCell, run: PlannedRun, record: RunRecord) -> str:
-    """Return the reason why a kept run is not the planned one; empty if it is."""
-    spec = row.components.builder.spec
+def _difference(run: PlannedRun, record: RunRecord) -> str:
+    """Return the reason why the kept run of a record is not the planned one; empty if it is."""
     if record.status not in (Status.FINISHED, Status.DIVERGED):
         return record.status
-    if record.task_version != spec.version:
-        return f"{record.task}: task version {record.task_version}, now {spec.version}"
-    stated = [("task", record.task, spec.name), ("selection", record.selection, row.settings.train.selection)]
-    changes = [f"{key}: {there} there, {here} now" for key, there, here in stated if there != here]
+    pairs = [(key, getattr(record, key), run.labels[key]) for key in ("task", "task_version", "selection")]
+    changes = [f"{key}: {there} there, {here} now" for key, there, here in pairs if there != here]
     return "; ".join([*changes, *config_differences(record.config, run.settings, ROUNDING)])
 
 
@@ -100,7 +96,7 @@ def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]
         to_do: cells of the plan, each with its runs to train.
 
     Returns:
-        The reason by the folder of the run.
+        The reason for each such run, by its folder.
 
     Raises:
         UserError: runs to train would share a column of the report with earlier runs, but cannot be compared with them.
@@ -119,21 +115,17 @@ def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]
     for row, runs in to_do:
         if not runs:
             continue
-        first = _expected(plan, runs[0])
-        column = columns[tuple(getattr(first.record, key) for key in COLUMN)]
+        # The first run as its record will describe it.
+        record = RunRecord.model_construct(**runs[0].labels, config=json.loads(json.dumps(runs[0].settings.config_key)))
+        first = Run(runs[0].folder.relative_to(plan.out).as_posix(), record)
+        column = columns[tuple(getattr(record, key) for key in COLUMN)]
         if not column:
             continue
         # Only now, since it prepares the data.
-        first.record.provenance = Provenance.model_construct(data_sha256=plan.data_digest(row))
+        record.provenance = Provenance.model_construct(data_sha256=plan.data_digest(row))
         if fault := conflict([*(run for run in column if run.cell == first.cell), first], "a cell"):
             reason = f"{fault}; delete the runs of {plan.out / first.cell}, or choose another out=..."
             refused |= {run.folder: reason for run in runs}
         elif fault := conflict([*column, first], "a column"):
             raise UserError(f"no report could be written: {fault}; choose another out=..., or delete the earlier runs")
     return refused
-
-
-def _expected(plan: Plan, run: PlannedRun) -> Run:
-    """Return a planned run with the labels and the configuration that its record will have."""
-    record = RunRecord.model_construct(**run.labels, config=json.loads(json.dumps(run.settings.config_key)))
-    return Run(run.folder.relative_to(plan.out).as_posix(), record)

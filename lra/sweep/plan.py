@@ -38,7 +38,6 @@ from lra.runs.settings import Settings, settings_of
 LOCK_PATIENCE_SECONDS = 60.0
 SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
 Compose = Callable[[list[str]], tuple[Settings, DictConfig]]
-POOLED = ("task", "attention", "protocol", "model", "train", "pretrain", "precision")
 INDIRECT_KEYS = ("system", "case", "size", "experiment")  # these options set other keys
 
 
@@ -149,28 +148,45 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
     return Plan(out=Path(outs[0]), varied=keys, rows=rows)
 
 
-def _check_rates(rows: list[PlannedCell]) -> None:
-    """Print the cells whose system has no settings in `rates`. Raises UserError if no cell has any."""
-    path = rows[0].settings.rates
-    if path is None:
-        return
-    without = [row.cell for row in rows if rates.settings_for(path, row.cell) is None]
-    if without and len(without) == len(rows):
-        raise UserError(rates.no_row(path, without))
-    if without:
-        say(f"{rates.no_row(path, without)}; they keep their own settings")
+def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]:
+    """Return the overrides of each key, several where it is swept; the command line replaces the preset's."""
+    hydra = _unresolved(config)["hydra"]  # unresolved: ${seed} differs between runs
+    preset = [f"{key}={value}" for key, value in (hydra["sweeper"]["params"] or {}).items()]
+    choices: dict[str, list[str]] = {}
+    parser = OverridesParser.create(config_loader=loader)
+    for override in parser.parse_overrides([*preset, *hydra["overrides"]["task"]]):
+        key, texts = override.get_key_element(), [override.input_line]
+        if override.is_sweep_override():
+            listed = override.sweep_string_iterator() if override.is_discrete_sweep() else ()
+            texts = [f"{key}={value}" for value in listed]
+        if not texts:
+            raise UserError(f"{override.input_line}: expected a list of values that exist")
+        choices[key.lstrip("+")] = texts
+    _add_rows(choices)
+    return choices
 
 
-def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
-    """Remove cells that are planned twice from `rows`; return two different cells of one folder, if there are any."""
-    known: dict[Path, PlannedCell] = {}
-    for row in [*rows]:
-        other = known.setdefault(row.cell.folder, row)
-        if other is not row:
-            if other.settings.out != row.settings.out or other.settings.config_key != row.settings.config_key:
-                return other, row
-            rows.remove(row)
-    return None
+def _add_rows(choices: dict[str, list[str]]) -> None:
+    """Add the names in `also` to the values of `system` or `attention`, whichever the sweep varies."""
+    for text in choices.pop("also", []):
+        names = yaml.safe_load(text.partition("=")[2])
+        check_value(list[str] | str, names, "also")
+        key = next((key for key in ("system", "attention") if key in choices), None)
+        if key is None:
+            raise UserError(f"{text}: this sweep has no list of attentions to add to; name them with attention=...")
+        for name in [names] if isinstance(names, str) else names:
+            of_table = key == "system" and name in options("system")
+            choices[key].append(f"{'system' if of_table else 'attention'}={name}")
+
+
+def _unresolved(config: DictConfig) -> Any:
+    """Return plain values with interpolations as they are written."""
+    return OmegaConf.to_container(config, resolve=False)
+
+
+@cache  # all cells have the same seeds
+def _parsed(override: str) -> Override:
+    return OverridesParser.create().parse_override(override)
 
 
 def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
@@ -202,7 +218,10 @@ def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | Non
 
 def _refuse_seed_references(first: Settings, other: Settings) -> None:
     """Raise UserError if two seeds of a cell differ in what a table pools."""
-    here, there = ({key: getattr(each, key) for key in POOLED} for each in (first, other))
+    others = ("seed", "init")  # each seed may start from weights of its own
+    here, there = (
+        {key: value for key, value in each.config_key.items() if key not in others} for each in (first, other)
+    )
     for key, one, two in differences(here, there):
         raise UserError(
             f"{key}: {one} with seed={first.seed}, {two} with seed={other.seed}; the seeds of a cell are pooled in one "
@@ -210,45 +229,28 @@ def _refuse_seed_references(first: Settings, other: Settings) -> None:
         )
 
 
-@cache  # all cells have the same seeds
-def _parsed(override: str) -> Override:
-    return OverridesParser.create().parse_override(override)
+def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
+    """Remove cells that are planned twice from `rows`; return two different cells of one folder, if there are any."""
+    known: dict[Path, PlannedCell] = {}
+    for row in [*rows]:
+        other = known.setdefault(row.cell.folder, row)
+        if other is not row:
+            if other.settings.out != row.settings.out or other.settings.config_key != row.settings.config_key:
+                return other, row
+            rows.remove(row)
+    return None
 
 
-def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]:
-    """Return the overrides of each key, several where it is swept; the command line replaces the preset's."""
-    hydra = _unresolved(config)["hydra"]  # unresolved: ${seed} differs between runs
-    preset = [f"{key}={value}" for key, value in (hydra["sweeper"]["params"] or {}).items()]
-    choices: dict[str, list[str]] = {}
-    parser = OverridesParser.create(config_loader=loader)
-    for override in parser.parse_overrides([*preset, *hydra["overrides"]["task"]]):
-        key, texts = override.get_key_element(), [override.input_line]
-        if override.is_sweep_override():
-            listed = override.sweep_string_iterator() if override.is_discrete_sweep() else ()
-            texts = [f"{key}={value}" for value in listed]
-        if not texts:
-            raise UserError(f"{override.input_line}: expected a list of values that exist")
-        choices[key.lstrip("+")] = texts
-    _add_rows(choices)
-    return choices
-
-
-def _unresolved(config: DictConfig) -> Any:
-    """Return plain values with interpolations as they are written."""
-    return OmegaConf.to_container(config, resolve=False)
-
-
-def _add_rows(choices: dict[str, list[str]]) -> None:
-    """Add the names in `also` to the values of `system` or `attention`, whichever the sweep varies."""
-    for text in choices.pop("also", []):
-        names = yaml.safe_load(text.partition("=")[2])
-        check_value(list[str] | str, names, "also")
-        key = next((key for key in ("system", "attention") if key in choices), None)
-        if key is None:
-            raise UserError(f"{text}: this sweep has no list of attentions to add to; name them with attention=...")
-        for name in [names] if isinstance(names, str) else names:
-            of_table = key == "system" and name in options("system")
-            choices[key].append(f"{'system' if of_table else 'attention'}={name}")
+def _check_rates(rows: list[PlannedCell]) -> None:
+    """Print the cells whose system has no settings in `rates`. Raises UserError if no cell has any."""
+    path = rows[0].settings.rates
+    if path is None:
+        return
+    without = [row.cell for row in rows if rates.settings_for(path, row.cell) is None]
+    if without and len(without) == len(rows):
+        raise UserError(rates.no_row(path, without))
+    if without:
+        say(f"{rates.no_row(path, without)}; they keep their own settings")
 
 
 def check_data(rows: list[PlannedCell]) -> None:

@@ -60,7 +60,7 @@ def compute_gradient(
     # float64, so that the recorded loss hardly depends on the cut into micro-batches
     total, real, computed = torch.zeros((), dtype=torch.float64, device=model.every_parameter[0].device), 0, 0
     for part in parts:
-        dropout.set_keys(model, seed=seed, step=step, rows=part.documents)
+        dropout.set_keys(model, seed=seed, step=step, documents=part.documents)
         with products.of_micro_batch(part.tokens.size, model.dim):
             logits, labels = predict(model, part, precision)
             loss = summed_loss(logits, labels) / predictions
@@ -136,12 +136,12 @@ class Trainer:
         self.resumes = 0
         self._saved_at = time.monotonic()
 
-    def train(self, stop: StopFlag, limit: Callable[[], Paused | None] = lambda: None) -> None:
+    def train(self, stop: StopFlag, limit: Callable[[int, float], Paused | None] = lambda *_: None) -> None:
         """Train to the end: all steps of the recipe, or where its stopping rule says.
 
         Args:
             stop: asks for a pause.
-            limit: called after each step; returns a further reason for a pause.
+            limit: called after each step with the number of steps and their seconds; returns a further reason to pause.
 
         Raises:
             Paused: on all ranks, if one of them is asked to stop; the state is saved.
@@ -152,30 +152,35 @@ class Trainer:
         if self.resumes:
             say(f"{self.output.title}: resumes from step {self.step}")
         self.write_metrics()
-        model, recipe, rule, steps = self.model, self.recipe, self.stopping, self._read()
-        behind = int(self._asynchronous)  # one loss stays unread, so that the host prepares the next step meanwhile
+        model, recipe, rule, batches_of_steps = self.model, self.recipe, self.stopping, self._batches()
         with TrainingBar(self.output.title, recipe.steps, self.step) as bar, self._saved_if_paused():
-            while self.step < rule.step or self.is_eval_step():
-                tokens = Tokens()
-                if not self.is_eval_step():  # otherwise the run was paused in this evaluation
-                    clock = time.perf_counter()
-                    totals = compute_gradient(
-                        model, *next(steps), seed=self.seed, step=self.step, precision=self.precision
-                    )
-                    self.updates.append(update(model, self.optimizer, totals, recipe, step=self.step, last=rule.step))
-                    self.step += 1
-                    tokens = self.read_losses(0 if self.is_eval_step() or not self.losses else behind)
-                    self.window_seconds += time.perf_counter() - clock
+            if self.is_eval_step():  # an earlier process paused in this evaluation
+                self.validate(stop, bar)
+            while self.step < rule.step:
+                clock = time.perf_counter()
+                batch = next(batches_of_steps)
+                totals = compute_gradient(model, *batch, seed=self.seed, step=self.step, precision=self.precision)
+                self.updates.append(update(model, self.optimizer, totals, recipe, step=self.step, last=rule.step))
+                self.step += 1
+                # On an accelerator one loss stays unread, so that the host prepares the next step meanwhile.
+                late = self._asynchronous and len(self.losses) > 0 and not self.is_eval_step()
+                tokens = self.read_losses(leave=int(late))
+                self.window_seconds += time.perf_counter() - clock
                 if self.is_eval_step():
-                    self.evaluate(stop, bar)
+                    self.validate(stop, bar)
                 bar.step(self.step, self.losses[-1], tokens.computed)
-                waited = time.monotonic() - self._saved_at
-                checkpoints = self.output.checkpoints
-                due = self.step >= rule.step or (checkpoints is not None and checkpoints.due(self.step, waited))
-                if distributed.all_reduce_sum(due and distributed.is_main()) == [1]:  # rank 0's clock decides for all
+                if self._is_checkpoint_due():
                     self.save()
-                distributed.pause_all(stop.pending() or limit())
+                seconds = self.seconds["train"] + self.window_seconds
+                distributed.pause_all(stop.pending() or limit(self.step, seconds))
+            self.save()
             distributed.pause_all(stop.signalled())  # a signal since the last step
+
+    def _is_checkpoint_due(self) -> bool:
+        """Return True on all ranks if a checkpoint is due by the clock of rank 0."""
+        rule, waited = self.output.checkpoints, time.monotonic() - self._saved_at
+        due = distributed.is_main() and rule is not None and rule.due(self.step, waited)
+        return distributed.all_reduce_sum(due) == [1]
 
     @contextmanager
     def _saved_if_paused(self) -> Iterator[None]:
@@ -190,7 +195,7 @@ class Trainer:
         due = self.step % self.recipe.eval_every == 0 or self.step == self.stopping.step
         return self.step > self.measured and due
 
-    def evaluate(self, stop: StopFlag, bar: TrainingBar) -> None:
+    def validate(self, stop: StopFlag, bar: TrainingBar) -> None:
         """Score the validation split, keep the best weights, and add a line to `metrics.jsonl`.
 
         Raises:
@@ -257,7 +262,7 @@ class Trainer:
     def _asynchronous(self) -> bool:
         return is_asynchronous(next(self.model.parameters()).device)
 
-    def _read(self) -> Iterator[tuple[Split, np.ndarray, Iterable[MicroBatch]]]:
+    def _batches(self) -> Iterator[tuple[Split, np.ndarray, Iterable[MicroBatch]]]:
         """Iterate over split, examples and micro-batches of each step; on an accelerator they are read a step ahead."""
 
         def parts(split: Split, examples: np.ndarray) -> Iterator[MicroBatch]:
@@ -304,11 +309,7 @@ class Trainer:
     def load_state_dict(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Restore `state_dict`. Raises KeyError, ValueError or RuntimeError if it is of another model."""
         weights: dict[str, Tensor] = {}
-        kept: dict[int, dict[str, Tensor]] = {}  # optimiser state by parameter index
-        shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
-        held = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
-        index = {names[parameter]: number for number, parameter in enumerate(held)}
+        parameters, fused = dict(self.model.named_parameters()), self.optimizer.defaults["fused"]
         for path, value in tensors.items():
             part, _, name = path.partition("/")
             if part == "model":
@@ -316,12 +317,13 @@ class Trainer:
             elif part == "best":
                 self.best_weights[name] = value
             elif part == "optimizer":
-                parameter, key = name.rsplit("/", 1)
-                if value.dim() and value.shape != shapes[parameter]:
-                    raise ValueError(f"{path} is {list(value.shape)}, expected {list(shapes[parameter])}")
-                kept.setdefault(index[parameter], {})[key] = value.clone()  # the file's own bytes may be unaligned
+                name, key = name.rsplit("/", 1)
+                parameter = parameters[name]
+                if value.dim() and value.shape != parameter.shape:
+                    raise ValueError(f"{path} is {list(value.shape)}, expected {list(parameter.shape)}")
+                device = parameter.device if value.dim() or fused else "cpu"  # plain AdamW counts steps on the host
+                self.optimizer.state[parameter][key] = value.to(device, copy=True)  # the file's bytes may be unaligned
         self.model.load_state_dict(weights)
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": kept})
         self.losses = tensors["losses"].tolist()
         for key in PLAIN:
             setattr(self, key, state[key])
