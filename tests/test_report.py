@@ -233,7 +233,7 @@ def test_a_setting_that_is_swept_may_differ(tmp_path: Path) -> None:
 
 
 def test_a_sweep_of_rates_names_the_best_by_validation_and_compares_these(tmp_path: Path) -> None:
-    """Not by the test result, which is the higher one for the other rate."""
+    """The other rate has the higher test result."""
     for known, shift in (({}, 0), (softmax(), 1)):
         for rate, test, validation in ((0.1, 40.0, 30.0), (0.2, 30.0, 45.0), (0.4, 35.0, 20.0)):
             for seed in (1, 2):
