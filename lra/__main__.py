@@ -51,6 +51,8 @@ def robust_output() -> Iterator[None]:
             print(end="", flush=True)
         except BrokenPipeError:  # the flush at the end of Python would fail again and print a traceback
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        except OSError:  # a full disk: Python reports it at its end
+            pass
 
 
 @robust_output()
