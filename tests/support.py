@@ -367,7 +367,7 @@ def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def saved_bytes(name: str, extra: list[str], length: int) -> int:
     """Return the bytes that a training step keeps for its backward pass, without the weights."""
     mixer = mixer_of(name, *extra, max_positions=length, dropout=0.1).float().train()
-    set_keys(mixer, seed=1, step=0, rows=range(1))
+    set_keys(mixer, seed=1, step=0, documents=range(1))
     kept: dict[int, Tensor] = {}  # by storage: views of one tensor count once
 
     def pack(tensor: Tensor) -> Tensor:

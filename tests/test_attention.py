@@ -105,7 +105,7 @@ def test_softmax_in_training_is_the_fused_form_up_to_dropout() -> None:
     """The formed weights of training, with a dropout that keeps everything, are scaled_dot_product_attention."""
     q, k, v, mask = heads(1), heads(2), heads(3), mask_of([7, 4], 7)
     mixer = mixer_of("softmax", dropout=1e-9)
-    set_keys(mixer, seed=1, step=0, rows=range(2))
+    set_keys(mixer, seed=1, step=0, documents=range(2))
     trained = mixer.train().attend(q, k, v, mask)
     torch.testing.assert_close(trained, mixer.eval().attend(q, k, v, mask))
 
@@ -131,7 +131,7 @@ def test_the_gram_form_is_the_textbook_form(
     mask = mask_of([length, 5, length - 4], length) if masked else None
     results = []
     for mixer in (textbook, gram):
-        set_keys(mixer, seed=1, step=2, rows=range(3))
+        set_keys(mixer, seed=1, step=2, documents=range(3))
         x = (noise(3, length, 15) + 1).requires_grad_()
         y = mixer(x, mask, reads)
         (y * noise(*y.shape, seed=1)).sum().backward()

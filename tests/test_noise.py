@@ -85,7 +85,7 @@ def test_the_gradient_of_a_cut_batch_where_channels_are_dropped(name: str) -> No
 @pytest.mark.parametrize("name", OF_CHANNELS)
 def test_a_mixer_drops_a_channel_at_all_positions(name: str) -> None:
     mixer = mixer_for(name, dropout=0.5, dropout_over="channels")
-    set_keys(mixer, seed=1, step=3, rows=range(11))
+    set_keys(mixer, seed=1, step=3, documents=range(11))
     gone = mixer(noise(11, 67, 6)) == 0
     share = gone.double().mean(dim=1)  # a GELU of a very negative number is zero, too
     assert ((share == 1) | (share < 0.1)).all()
@@ -104,7 +104,7 @@ def test_padding_does_not_change_real_positions_in_training(name: str, extra: li
             outputs = []
             for padded in paddings:
                 mixer.redraw(1, 3)
-                set_keys(mixer, seed=1, step=3, rows=[4, 0])
+                set_keys(mixer, seed=1, step=3, documents=[4, 0])
                 mask = mask_of(lengths, padded)
                 outputs.append(mixer(noise(2, 67, 6)[:, :padded], mask)[mask])
             for other in outputs[1:]:

@@ -43,7 +43,7 @@ def logits_and_gradients(model: Model, *, pack: bool, step: int = 3) -> list[Ten
     tokens *= torch.arange(lengths.max()) < torch.from_numpy(lengths)[:, None]
     packed = Packed.of(lengths + model.cls, lengths.max() + model.cls, tokens.device) if pack else None
     model.redraw(1, step)
-    set_keys(model, seed=1, step=step, rows=range(len(tokens)))
+    set_keys(model, seed=1, step=step, documents=range(len(tokens)))
     logits = model(tokens, packed=packed)
     loss = (logits * noise(*logits.shape, seed=9)).sum()
     gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
@@ -95,7 +95,7 @@ def test_noise_bits_depend_neither_on_padding_nor_packing_nor_the_cut(over: str,
         layer.hashed = hashed
 
     def kept(rows: list[int], longest: int) -> list[Tensor]:
-        set_keys(layers, seed=1, step=3, rows=rows)
+        set_keys(layers, seed=1, step=3, documents=rows)
         outputs = layers[1](torch.ones(len(rows), longest, 13)) != 0
         return [document[: lengths[row]] for document, row in zip(outputs, rows, strict=True)]
 
@@ -104,7 +104,7 @@ def test_noise_bits_depend_neither_on_padding_nor_packing_nor_the_cut(over: str,
     assert torch.equal(padded, torch.cat([*kept([0], 5), *kept([1, 2], 29), *kept([3], 17)]))
     if hashed:  # as packed batches always are
         packed = Packed.of(np.array(lengths), 29, torch.device("cpu"))
-        set_keys(layers, seed=1, step=3, rows=range(4))
+        set_keys(layers, seed=1, step=3, documents=range(4))
         rows = layers[1](torch.ones(packed.chunk_mask.numel(), 13), packed)
         assert torch.equal(padded, rows[packed.chunk_mask.flatten()] != 0)
     assert 0.5 < padded.double().mean() < 0.9
