@@ -2,7 +2,7 @@
 
 python scripts/commands.py FOLDER [PATTERN]    # only commands that match; a folder that exists is taken as the clone
 
-Two commands run at a time. With LRA_DATA and OMP_NUM_THREADS=1 set, all of it should take less than 45 minutes on two free cores.
+Two commands run at a time; with LRA_DATA and OMP_NUM_THREADS=1 all of it should take at most 45 minutes on two cores.
 """
 
 import os
