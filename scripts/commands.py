@@ -30,6 +30,8 @@ PARTS = {  # words that replace those of a command, or are added, where it takes
     r"experiment=(lra|table1) ": "task=listops system=simple seed=1 sweep_minutes=1",
     r"experiment=(pretraining_small|small_listops).*seed=1,2|demo also=mine out": "seed=1",
     r"protocol=paper,strict": "system=simple",
+    r"out=runs/(first|rows|protocols)": "train.steps=600",
+    r"task=files .*size=small": "train.steps=200 train.eval_every=100",
     r"experiment=(pretraining_small|ablations)": "seed=1 train.steps=200 train.eval_every=100",
     r"launcher=joblib.*threads": "system=simple,linear seed=1 out=runs/joblib",
     r"launcher=submitit_local": "system=simple,linear seed=1 out=runs/submitit",
