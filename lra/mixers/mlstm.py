@@ -1,8 +1,7 @@
-"""mLSTM: a memory matrix with an exponential input gate and a forget gate per head.
+"""mLSTM: a memory matrix with an exponential input gate and a forget gate per head (eq. 19-27).
 
-C_i = f_i C_{i-1} + g_i k_i v_i^T / sqrt(Dh), n_i = f_i n_{i-1} + g_i k_i / sqrt(Dh) (eq. 19-27), g = exp(x w_g + b) and
-f = sigmoid(x w_f + c); h_i = C_i^T q_i / max(|n_i . q_i|, 1), and sigmoid(x W_o) * norm(h) is the input of the output
-projection. O(L D (C + Dh)) time, C the chunk.
+g = exp(x w_g + b), f = sigmoid(x w_f + c), and n is the sum of the keys in the memory C: n_i = f_i n_{i-1} + g_i k_i /
+sqrt(Dh).
 """
 
 import math
