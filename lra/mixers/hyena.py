@@ -2,7 +2,8 @@
 
 X0, X1 and V pass a convolution of a few taps in each channel. The filter h at lag t comes from a network F with sine
 activations, whose inputs are t and sines and cosines of t (section 3.3). The rates r differ between channels.
-Without causality a second output of F is the filter of later positions, and the short convolutions are centred. The causal form is exactly causal.
+Without causality a second output of F is the filter of later positions, and the short convolutions are centred. The
+causal form is exactly causal.
 """
 
 import math
