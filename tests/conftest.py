@@ -13,20 +13,20 @@ from lra.reports import figures
 from lra.training.distributed import VARIABLES
 
 torch.set_num_threads(1)
-for name in VARIABLES:  # of whoever started the tests
+for name in VARIABLES:  # torchrun sets them
     os.environ.pop(name, None)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Weights that a test draws do not depend on the tests before it."""
+    """Seed torch, so that weights do not depend on the tests before."""
     torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
-def forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No later test imports the modules that a test wrote into its folder."""
+def forget_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forget the modules that a test wrote into its folder and imported."""
     path, modules = [*sys.path], set(sys.modules)
     yield
     sys.path[:] = path
@@ -36,21 +36,21 @@ def forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports have a word in place of figures, which take seconds, but in the tests of reports."""
+def no_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave figures out of reports, but in test_report: they take seconds."""
     if request.path.stem != "test_report":
         monkeypatch.setattr(figures, "drawn", lambda _: ("<svg/>", {}))
 
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache of prepared data for the whole session."""
+    """Return one cache of prepared data for all tests."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, cache: Path, tmp_path: Path) -> Commands:
-    """The commands, run in an empty working folder."""
+    """Run commands in an empty working folder."""
     monkeypatch.setenv("LRA_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lra.runs.describe.measure_step", lambda *_: None)  # takes seconds at full size
@@ -59,7 +59,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, cache: Pa
 
 @pytest.fixture
 def real_data() -> Path:
-    """The folder of real data; the test is skipped where there is none."""
+    """Return the folder of real data, or skip the test."""
     folder = os.environ.get("LRA_DATA")
     if not folder:
         pytest.skip("LRA_DATA is not set")
@@ -67,13 +67,12 @@ def real_data() -> Path:
 
 
 def pytest_collection_finish() -> None:
-    """Freeze all that is imported and collected: no later collection of garbage looks through it, which took a
-    seventh of the time of composing configurations."""
+    """Keep all imported and collected objects out of later garbage collections: composing is a tenth faster."""
     gc.freeze()
 
 
 def pytest_unconfigure() -> None:
-    """Libraries say at the end of the process what was not freed."""
+    """Let libraries find at exit what was not freed."""
     gc.unfreeze()
 
 

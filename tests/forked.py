@@ -1,11 +1,9 @@
-"""Commands in children of this process, which has everything imported: a tiny run then takes a fraction of a second."""
+"""Runs and commands in forked children: everything is imported already, so a tiny run takes a fraction of a second."""
 
 import errno
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,28 +11,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import walk_packages
 from tempfile import TemporaryFile
 from time import sleep
 from typing import Any
 
-import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 from support import composed, job_of, strip_times
 
 import lra
-import lra.reports.figures
 from lra.__main__ import train
-from lra.config.cell import Cell, cell_of
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 from lra.records import record
-from lra.records.names import METRICS, WEIGHTS
+from lra.records.names import METRICS, RECORD, WEIGHTS
 from lra.runs.run import run
-from lra.runs.settings import Settings, settings_of
 from lra.training.progress import TrainingBar
 
 TINY = (
@@ -52,8 +45,8 @@ TINY = (
 POINTS = {
     "step": (TrainingBar, "step"),  # after a step, before its checkpoint
     "evaluation": (TrainingBar, "evaluating"),
-    "file written": (os, "fsync"),  # under its temporary name; every second time of a folder
-    "file renamed": (os, "replace"),  # before that
+    "file written": (os, "fsync"),  # of a temporary file; every second call is of its folder
+    "file renamed": (os, "replace"),  # before a temporary file gets its name
 }
 ACTIONS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT, "hup": signal.SIGHUP}
 
@@ -75,9 +68,16 @@ def exit_code(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def children(process: int) -> list[int]:
+    """Return the processes that a process has started and that still run."""
+    with suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return []
+
+
 @cache
 def warm() -> None:
-    """Import in this process what commands import later, and what a first step imports, once for all children."""
+    """Import in this process all that commands and the first step of a training import later."""
     libraries = ("pyarrow.parquet", "safetensors.torch", "sklearn.feature_extraction.text", "torch.utils.flop_counter")
     for name in (*(module.name for module in walk_packages(lra.__path__, "lra.")), *libraries):
         if "__main__" not in name and "kernel" not in name and "templates" not in name:
@@ -90,7 +90,7 @@ def warm() -> None:
 
 
 def inject(fault: str) -> None:
-    """In a child: act at the n-th passing of a point; POINT:N:ACTION, one of ACTIONS, or full: no space on the disk."""
+    """Act in a child when it passes a point for the N-th time; POINT:N:ACTION, one of ACTIONS or `full` (the disk)."""
     if fault:
         point, number, action = fault.split(":")
         when(*POINTS[point], int(number), no_space if action == "full" else sending(ACTIONS[action]))()
@@ -123,7 +123,7 @@ def sending(*numbers: int) -> Callable:
     def act(*_: Any) -> None:
         for number in numbers:
             os.kill(os.getpid(), number)
-            sleep(0.01)  # until it is handled
+            sleep(0.01)  # Python handles a signal between two of its instructions
 
     return act
 
@@ -131,23 +131,17 @@ def sending(*numbers: int) -> Callable:
 # ---------------------------------------------------------------- runs
 
 
-@cache
-def _prepared(*overrides: str) -> tuple[Settings, Cell]:
-    cfg = composed(*TINY, *overrides)
-    return settings_of(cfg), cell_of(cfg, cfg.hydra, [])
-
-
 def trained(*overrides: str, fault: str = "") -> int:
     """Do a tiny run in a child; returns its exit code, or minus the signal that ended it."""
     warm()
-    job = _prepared(*overrides)
+    composed(*TINY, *overrides)  # the child finds it in the cache
 
     def work() -> int:
         inject(fault)
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1), os.dup2(silence, 2)
         try:
-            return {"finished": 0, "skipped": 0}.get(run(job_of(*job)), 1)
+            return {"finished": 0, "skipped": 0}.get(run(job_of(*TINY, *overrides)), 1)
         except Paused as pause:
             return pause.code
         except UserError:
@@ -160,15 +154,26 @@ def run_folder(out: str | Path = "runs") -> Path:
     return next(Path(out).rglob("seed1"))
 
 
+def results(folder: Path = Path()) -> dict[str, Any]:
+    """Return records, evaluations, weights and arrays below a folder by path, without times and resumes."""
+    kept: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.name == RECORD:
+            kept[name] = strip_times(record.read(path)) | {"resumes": None}
+        elif path.name == METRICS:
+            kept[name] = [strip_times(json.loads(line)) for line in path.read_text().splitlines()]
+        elif path.name == WEIGHTS or path.suffix == ".npy":
+            kept[name] = path.read_bytes()
+    return kept
+
+
 def result(out: str | Path = "runs") -> dict[str, Any]:
-    """Return everything that the only run below a folder left, without times, resumes and the name of its cell."""
+    """Return `results` of the only run below a folder, and the names of its files."""
     folder = run_folder(out)
-    kept = strip_times(record.read(folder / record.NAME))
-    del kept["resumes"], kept["settings"]  # the latter names what a sweep varies, or a command sets
-    lines = [strip_times(json.loads(line)) for line in (folder / METRICS).read_text().splitlines()]
-    weights = (folder / WEIGHTS).read_bytes()
-    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    return {"record": kept, "metrics": lines, "weights": weights, "files": names}
+    kept = results(folder)
+    del kept[RECORD]["settings"]  # keys that a sweep varies or a command sets
+    return kept | {"files": {path.name for path in folder.iterdir() if not path.name.startswith(".")}}
 
 
 # ---------------------------------------------------------------- commands
@@ -184,7 +189,7 @@ class Ended:
 
 
 class Child:
-    """A command at work in a child; `inside` is called there first."""
+    """A command that runs in a child, which calls `inside` first."""
 
     def __init__(self, *arguments: str, main: Callable = train, inside: Callable[[], object] = lambda: None) -> None:
         warm()
@@ -229,45 +234,3 @@ def _code(main: Callable, inside: Callable) -> int:
     with suppress(OSError):
         sys.stdout.flush()
     return code
-
-
-def without_figures() -> None:
-    """For `inside`: reports without their figures, which take seconds."""
-    lra.reports.figures.drawn = lambda _: ("<svg/>", {})
-
-
-# ---------------------------------------------------------------- sweeps
-
-SMOKE = ("--multirun", "experiment=smoke", "out=runs")
-SIX = (*SMOKE, "system=simple,transformer,linear", "seed=1,2")
-PLUGINS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
-SLURM = ("hydra.launcher.cpus_per_task=1",)
-
-
-def installed(plugin: str) -> bool:
-    return find_spec("hydra_plugins") is not None and find_spec(f"hydra_plugins.hydra_{plugin}_launcher") is not None
-
-
-def launcher(name: str) -> tuple[str, ...]:
-    """The overrides of a launcher; the test is skipped where it is not there."""
-    if name == "basic":
-        return ()
-    if not installed(PLUGINS[name]):
-        pytest.skip(f"hydra-{PLUGINS[name]}-launcher is not installed")
-    if name == "submitit_slurm" and (
-        not shutil.which("sinfo") or subprocess.run(["sinfo"], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("no SLURM answers")
-    return (f"hydra/launcher={name}", *(SLURM if name == "submitit_slurm" else ()))
-
-
-def left(folder: Path) -> dict[str, tuple]:
-    """Records and measurements by path, times left out."""
-    by_path = {}
-    for path in sorted(folder.rglob(record.NAME)):
-        lines = [json.loads(line) for line in (path.parent / METRICS).read_text().splitlines()]
-        by_path[path.relative_to(folder).as_posix()] = (
-            strip_times(record.read(path)),
-            [strip_times(line) for line in lines],
-        )
-    return by_path

@@ -1,11 +1,10 @@
-"""Shared helpers: small builds of everything in conf/, and commands run in this process."""
+"""Shared helpers: small mixers, models and tasks from conf/, and commands that run in this process."""
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import fields
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,21 +15,22 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from lra.cli import train
 from lra.config import configure
-from lra.config.cell import Cell
+from lra.config.cell import cell_of
 from lra.config.compose import compose, options
 from lra.config.values import parsed
+from lra.core.errors import UserError
 from lra.core.paths import conf_dir
 from lra.core.signals import StopFlag
 from lra.mixers import Mixer, MixerConfig
 from lra.network.architecture import Architecture
 from lra.network.model import Model
 from lra.ops.dropout import set_keys
+from lra.records.names import METRICS
 from lra.runs.build import Job, assemble
-from lra.runs.settings import Settings
+from lra.runs.settings import settings_of
 from lra.tasks import DataConfig, Split, Task, TaskBuilder, TaskSpec
 from lra.training.batches import micro_batches
 from lra.training.optimizer import Update, update
@@ -41,17 +41,20 @@ TINY_MODEL = ("model.dim=6", "model.heads=3", "model.depth=2", "model.mlp_dim=10
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
-    """Normal, in float64."""
+    """Return normal numbers in float64."""
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def mask_of(lengths: list[int], positions: int) -> Tensor:
-    """[documents, positions], True at the first so many of each."""
+    """Return a mask [documents, positions], True at the first `lengths` positions of each document."""
     return torch.arange(positions) < torch.tensor(lengths)[:, None]
 
 
 def same(actual: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float = 1e-10) -> None:
-    """Values, and the gradients of a weighted sum by `inputs`, to `tolerance` of the largest; none is zeros."""
+    """Compare values, and the gradients of a weighted sum by `inputs`, to `tolerance` of the largest value.
+
+    No gradient counts as one of zeros.
+    """
     weights, outcomes = noise(*actual.shape, seed=9), []
     for y in (actual, expected):
         gradients = torch.autograd.grad((y * weights).sum(), inputs, retain_graph=True, allow_unused=True)
@@ -65,10 +68,7 @@ def same(actual: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: floa
 
 
 def composed(*overrides: str, config: str = "train") -> DictConfig:
-    """The configuration that a command line of these overrides gives, hydra's own part included.
-
-    Each command line is composed once, which takes a tenth of a second.
-    """
+    """Return the configuration of a command line with Hydra's own part. Composing it takes a tenth of a second."""
     return deepcopy(_composed(config, *overrides))
 
 
@@ -77,13 +77,15 @@ def _composed(config: str, *overrides: str) -> DictConfig:
     return compose(config, *overrides)
 
 
-def job_of(settings: Settings, cell: Cell) -> Job:
-    """The run of these settings, as lra-train does it."""
-    return Job(settings=settings, components=assemble(settings), cell=cell, title="test")
+def job_of(*overrides: str) -> Job:
+    """Return the run that lra-train does with these overrides."""
+    cfg = composed(*overrides)
+    settings = settings_of(cfg)
+    return Job(settings=settings, components=assemble(settings), cell=cell_of(cfg, cfg.hydra, []), title="test")
 
 
 def laid_over(*overrides: str) -> DictConfig:
-    """`composed`, where what is chosen is composed once for all single values, which are laid over it."""
+    """Compose the options that are chosen once, and merge single values into a copy: that is faster."""
     values = [override for override in overrides if override.startswith(("attention.", "model.", "train."))]
     cfg = composed(*(override for override in overrides if override not in values))
     cfg.merge_with_dotlist(values)
@@ -97,7 +99,7 @@ def _settings(*overrides: str) -> dict[str, dict[str, Any]]:
 
 
 def settings(*overrides: str) -> dict[str, dict[str, Any]]:
-    """A copy of the plain values from which a mixer, a model and a recipe are built."""
+    """Return the plain values from which a mixer, a model and a recipe are built."""
     return deepcopy(_settings(*overrides))
 
 
@@ -113,7 +115,7 @@ def maker(name: str, *overrides: str) -> Callable[[MixerConfig], Mixer]:
 
 @cache
 def _attention(*overrides: str) -> dict[str, Any]:
-    """A protocol reaches a mixer by its own values alone, which are laid over the rest."""
+    """Return the plain values of a mixer. A protocol changes a mixer only by `protocol`, which is merged."""
     protocols = [override for override in overrides if override.startswith("protocol=")]
     cfg = laid_over(*(override for override in overrides if override not in protocols))
     for protocol in protocols:
@@ -122,110 +124,65 @@ def _attention(*overrides: str) -> dict[str, Any]:
 
 
 def shape(**changes: object) -> MixerConfig:
-    """Dimensions are different primes where they can be."""
+    """Return a configuration of a mixer; its dimensions are different primes where they can be."""
     sizes = {
-        "dim": 15,
-        "qkv_dim": 15,
-        "heads": 3,
-        "max_positions": 13,
-        "bias": True,
-        "out_proj": True,
-        "dropout": 0.0,
-        "dropout_over": "values",
-        "causal": False,
-        "layer": 0,
-        "layers": 2,
-    }
+        "dim": 15, "qkv_dim": 15, "heads": 3, "max_positions": 13, "bias": True, "out_proj": True, "dropout": 0.0,
+        "dropout_over": "values", "causal": False, "layer": 0, "layers": 2,
+    }  # fmt: skip
     return MixerConfig(**{**sizes, **changes})
 
 
 def mixer_of(name: str, *overrides: str, **changes: object) -> Mixer:
-    """A float64 mixer as `attention=name` configures it, without output projection."""
+    """Return a float64 mixer as `attention=name` configures it, without output projection."""
     return maker(name, *overrides)(shape(**{"out_proj": False, **changes})).double().eval()
 
 
-# The settings of the checks, beside those of conf/. Their blocks are small beside the tests' lengths, and they take the
-# other branches. Only the first is tested by default; () is the one of conf/.
-SETTINGS: dict[str, list[tuple[str, ...]]] = {
-    "local": [("attention.window=3",), ("attention.window=3", "attention.kind=sliding")],
-    "longformer": [
-        ("attention.window=4",),
-        ("attention.window=2", "attention.global_positions=2"),
-        ("attention.window=4", "attention.global_positions=0"),
-    ],
-    "sparse": [
-        ("attention.stride=4", "attention.summary=1"),
-        ("attention.stride=3", "attention.summary=2", "attention.cls_global=false"),
-    ],
-    "bigbird": [
-        ("attention.block=2", "attention.random_blocks=1"),
-        ("attention.block=2",),
-        ("attention.block=1", "attention.random_blocks=2"),
-    ],
-    "synthesizer": [
-        ("attention.rank=2", "attention.dot_product=true"),
-        ("attention.kind=random",),
-        ("attention.kind=dense",),
-        ("attention.kind=dense", "attention.dot_product=true"),
-    ],
-    "linformer": [("attention.rank=2",)],
+# Options of attentions, beside those of conf/, that take their other branches; blocks are small beside the tests'
+# lengths. Only the first setting of each is tested by default; "" is that of conf/.
+SETTINGS = {
+    "local": ["window=3", "window=3 kind=sliding"],
+    "longformer": ["window=4", "window=2 global_positions=2", "window=4 global_positions=0"],
+    "sparse": ["stride=4 summary=1", "stride=3 summary=2 cls_global=false"],
+    "bigbird": ["block=2 random_blocks=1", "block=2", "block=1 random_blocks=2"],
+    "synthesizer": ["rank=2 dot_product=true", "kind=random", "kind=dense", "kind=dense dot_product=true"],
+    "linformer": ["rank=2"],
     "nystromformer": [
-        ("attention.landmarks=3", "attention.conv_kernel=5"),
-        ("attention.landmarks=3", "attention.conv_kernel=null"),
-        ("attention.landmarks=5", "attention.iterations=12"),
+        "landmarks=3 conv_kernel=5", "landmarks=3 conv_kernel=null", "landmarks=5 iterations=12",
     ],
-    "luna": [("attention.memory=2",)],
-    "mixer": [("attention.hidden=7",)],
-    "sinkhorn": [
-        ("attention.block=3",),
-        ("attention.block=3", "attention.gumbel=false", "attention.iterations=2"),
-        ("attention.block=5", "attention.temperature=0.1"),
-    ],
+    "luna": ["memory=2"],
+    "mixer": ["hidden=7"],
+    "sinkhorn": ["block=3", "block=3 gumbel=false iterations=2", "block=5 temperature=0.1"],
     "reformer": [
-        ("attention.chunk=3",),
-        ("attention.chunk=3", "attention.hashes=3", "attention.within_bucket=true"),
-        ("attention.chunk=4", "attention.hashes=1", "attention.redraw_every=3"),
-        ("attention.chunk=1",),
-        ("attention.chunk=2", "attention.scale=head_dim"),
-        ("attention.chunk=5", "attention.scale=qkv_dim"),
+        "chunk=3", "chunk=3 hashes=3 within_bucket=true", "chunk=4 hashes=1 redraw_every=3", "chunk=1",
+        "chunk=2 scale=head_dim", "chunk=5 scale=qkv_dim",
     ],
-    "performer": [
-        ("attention.features=7",),
-        ("attention.kernel=relu",),
-        ("attention.features=3", "attention.redraw_every=2"),
-    ],
+    "performer": ["features=7", "kernel=relu", "features=3 redraw_every=2"],
     "extractor": [
-        ("attention.lags=3", "attention.rank=null", "attention.groups=1"),
-        ("attention.lags=3", "attention.rank=null", "attention.groups=3", "attention.adjust=false"),
-        ("attention.lags=4", "attention.rank=6", "attention.groups=2"),
+        "lags=3 rank=null groups=1", "lags=3 rank=null groups=3 adjust=false", "lags=4 rank=6 groups=2",
     ],
-    "conv": [("attention.width=3",)],
-    "hyena": [("attention.width=3", "attention.bands=2")],
-    "s4d": [
-        ("attention.state=2", "attention.init=inv"),
-        ("attention.state=6", "attention.b=normal", "attention.copies=3", "attention.output=glu"),
-    ],
-    "gated_deltanet": [(), ("attention.gated=false", "attention.conv=1"), ("attention.negative_eigenvalues=true",)],
-    "mamba2": [("attention.state=3", "attention.conv=2")],
-    "lru": [("attention.state=3",)],
-    "s5": [
-        ("attention.state=4", "attention.blocks=2"),
-    ],
-    "mega": [("attention.chunk=3", "attention.width=2", "attention.averages=2")],
-    "based": [("attention.width=3",)],
-    "gmm_rks": [("attention.samples=3",), ("attention.smoothing=0.36", "attention.redraw_every=5")],
-    "gmm_prf": [("attention.samples=3",)],
-    "fastfood_rks": [("attention.init=released",)],
-    "fastfood_prf": [("attention.init=released",)],
-    "generative_rks": [("attention.samples=7", "attention.noise_width=0.5", "attention.hidden_widths=[2.0,4.0]")],
-    "generative_prf": [("attention.samples=7", "attention.noise_width=0.5", "attention.hidden_widths=[2.0,4.0]")],
-}
+    "conv": ["width=3"],
+    "hyena": ["width=3 bands=2"],
+    "s4d": ["state=2 init=inv", "state=6 b=normal copies=3 output=glu"],
+    "gated_deltanet": ["", "gated=false conv=1", "negative_eigenvalues=true"],
+    "mamba2": ["state=3 conv=2"],
+    "lru": ["state=3"],
+    "s5": ["state=4 blocks=2"],
+    "mega": ["chunk=3 width=2 averages=2"],
+    "based": ["width=3"],
+    "gmm_rks": ["samples=3", "smoothing=0.36 redraw_every=5"],
+    "gmm_prf": ["samples=3"],
+    "fastfood_rks": ["init=released"],
+    "fastfood_prf": ["init=released"],
+    "generative_rks": ["samples=7 noise_width=0.5 hidden_widths=[2.0,4.0]"],
+    "generative_prf": ["samples=7 noise_width=0.5 hidden_widths=[2.0,4.0]"],
+}  # fmt: skip
 
 
-def settings_of(name: str) -> list[tuple[str, ...]]:
-    """SETTINGS of an attention, and that of conf/."""
+def options_of(name: str) -> list[list[str]]:
+    """Return the overrides of each of SETTINGS of an attention, and none of them for conf/."""
     chosen = SETTINGS.get(name, [])
-    return chosen if () in chosen else [*chosen, ()]
+    lines = chosen if "" in chosen else [*chosen, ""]
+    return [[f"attention.{option}" for option in line.split()] for line in lines]
 
 
 def protocols_of(name: str) -> tuple[str, ...]:
@@ -240,8 +197,8 @@ def _asks_the_protocol(name: str) -> bool:
 
 
 def cases() -> list[tuple[str, list[str]]]:
-    """Every attention of conf/, in each of its settings."""
-    return [(name, list(extra)) for name in options("attention") for extra in settings_of(name)]
+    """Return every attention of conf/ in each of its settings."""
+    return [(name, extra) for name in options("attention") for extra in options_of(name)]
 
 
 def case_id(value: str | list[str]) -> str:
@@ -251,9 +208,9 @@ def case_id(value: str | list[str]) -> str:
 every_setting = pytest.mark.parametrize(
     ("name", "extra"),
     [
-        pytest.param(name, list(extra), marks=[pytest.mark.slow] if place else [])
+        pytest.param(name, extra, marks=[pytest.mark.slow] if place else [])
         for name in options("attention")
-        for place, extra in enumerate(settings_of(name))
+        for place, extra in enumerate(options_of(name))
     ],
     ids=case_id,
 )
@@ -272,7 +229,7 @@ def model_of(*overrides: str, task: TaskSpec) -> Model:
 
 
 def stub_task(examples: int = 23, **changes: object) -> Task:
-    """Random documents of random lengths with random labels; validation and test are different draws."""
+    """Return a task of random documents of random lengths with random labels; its splits are different draws."""
     known = spec(**changes)
 
     def split(seed: int) -> Split:
@@ -290,62 +247,54 @@ def stub_task(examples: int = 23, **changes: object) -> Task:
 
 
 def recipe_of(*overrides: str, **changes: object) -> Recipe:
-    """The recipe that a command line of these overrides gives, with some of its values changed."""
+    """Return the recipe of a command line, with some values changed."""
     return parsed(Recipe, {**settings(*overrides)["train"], **changes}, "train.")
 
 
 def accumulate(
     model: Model, split: Split, examples: np.ndarray, size: int, *, seed: int, step: int, precision: str
 ) -> Tensor:
-    """`compute_gradient` in micro-batches of `size` examples."""
+    """Compute the gradient of a step in micro-batches of `size` examples."""
     parts = micro_batches(model, split, examples, size, precision)
     return compute_gradient(model, split, examples, parts, seed=seed, step=step, precision=precision)
 
 
 def train_step(model, optimizer, split, examples, recipe, *, seed: int, step: int, precision: str) -> Update:
-    """Gradient and update, as in the loop."""
+    """Do a step of the training loop."""
     totals = accumulate(model, split, examples, recipe.micro_batch, seed=seed, step=step, precision=precision)
     return update(model, optimizer, totals, recipe, step=step)
 
 
 def train_model(model: Model, task: Task, recipe: Recipe, *, seed: int = 3, **options: Any) -> Trainer:
-    """Train to the end, with nothing written."""
+    """Train to the end without writing a file."""
     trainer = Trainer(model, task, recipe, seed=seed, **{"precision": "fp32", **options})
     trainer.train(StopFlag())
     return trainer
 
 
 def small_recipe(**changes: object) -> Recipe:
-    """Seven steps."""
+    """Return a recipe of seven steps."""
     sizes = {"steps": 7, "batch_size": 8, "micro_batch": 3, "eval_batch": 5, "eval_every": 3, "warmup": 2, "lr": 0.05}
     return recipe_of(**{**sizes, **changes})
 
 
-of_real_data = pytest.mark.parametrize("limit", [1_009, pytest.param(None, marks=pytest.mark.slow)])
-"""A sample of them by default, all of them in a slow test."""
-
-
-def spec_of(task: TaskSpec) -> dict[str, object]:
-    return {field.name: getattr(task, field.name) for field in fields(TaskSpec)}
-
-
 def built_under_one_name(builder: TaskBuilder, at: DataConfig) -> Task:
-    """The spec before the data are prepared, those of the built task, and those afterwards are the same."""
-    before = builder.at(at).spec
-    assert not [path for path in at.cache.rglob("manifest.json")]
+    """Build a task. Its spec is the same before, in the built task, and afterwards."""
+    before = asdict(builder.at(at).spec)
+    assert not [*at.cache.rglob("manifest.json")]
     task = builder.build(at)
-    assert spec_of(task) == spec_of(before) == spec_of(builder.at(at).spec)
+    assert {name: getattr(task, name) for name in before} == before == asdict(builder.at(at).spec)
     return task
 
 
 class Commands:
-    """Runs the commands in this process, in an empty folder with a cache of its own."""
+    """Runs commands in this process."""
 
     def __init__(self, capfd: pytest.CaptureFixture) -> None:
         self._capfd = capfd
 
     def __call__(self, main: Callable[[], None], *arguments: str) -> tuple[int, str, str]:
-        """Exit code, standard output and standard error."""
+        """Return exit code, standard output and standard error."""
         self._capfd.readouterr()
         code = performed(main, *arguments)
         out, err = self._capfd.readouterr()
@@ -366,7 +315,7 @@ def performed(main: Callable[[], None], *arguments: str) -> int:
 
 
 def train_in(folder: Path, cache: Path, *arguments: str) -> Path:
-    """Run lra-train in a folder, for fixtures of modules; returns the folder."""
+    """Run lra-train in a folder, for fixtures of a module; returns the folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("LRA_CACHE", str(cache))
@@ -380,59 +329,53 @@ def _task_values(option: str) -> dict[str, Any]:
 
 
 def builder_of(option: str, **changes: object) -> TaskBuilder:
-    """The task of an option in conf/task, with some of its values changed."""
+    """Return the builder of an option in conf/task, with some values changed."""
     return configure.build(deepcopy(_task_values(option)) | changes, "task")()
 
 
 def data_config(cache: Path, data_dir: Path | None = None, workers: int = 1) -> DataConfig:
-    """A cache and a data folder, without a progress bar."""
+    """Return a cache and a data folder, without a progress bar."""
     return DataConfig(cache=cache, data_dir=data_dir, workers=workers)
+
+
+def refuses(builder: TaskBuilder, at: DataConfig, message: str) -> None:
+    """Assert that the build ends in one line that matches `message`, and that nothing is cached."""
+    with pytest.raises(UserError, match=message) as error:
+        builder.build(at)
+    assert "\n" not in error.value.args[0]  # `str` escapes line breaks
+    assert not [*at.cache.rglob("manifest.json")]
+
+
+def examples_of(split: Split) -> list[tuple[list[int], int]]:
+    """Return token ids and label of each example."""
+    return [(split.document(row).tolist(), int(split.labels[row])) for row in range(len(split))]
 
 
 def train_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-@contextmanager
-def saved_tensors(excluded: Iterable[Tensor]) -> Iterator[Callable[[], int]]:
-    """Yield a function that returns the bytes which the operations inside keep for the backward pass.
-
-    Each storage counts once, those of `excluded` not at all.
-    """
-    excluded_storages = {tensor.untyped_storage()._cdata for tensor in excluded}
-    kept: dict[int, tuple[StorageWeakRef, int]] = {}
+def saved_bytes(name: str, extra: list[str], length: int) -> int:
+    """Return the bytes that a training step keeps for its backward pass, without the weights."""
+    mixer = mixer_of(name, *extra, max_positions=length, dropout=0.1).float().train()
+    set_keys(mixer, seed=1, step=0, documents=range(1))
+    kept: dict[int, Tensor] = {}  # by storage: views of one tensor count once
 
     def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in excluded_storages:
-            kept[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield lambda: sum(size for storage, size in kept.values() if not storage.expired())
-
-
-def saved_bytes(name: str, extra: list[str], length: int) -> int:
-    """Bytes that a training step keeps for the backward pass."""
-    mixer = mixer_of(name, *extra, max_positions=length, dropout=0.1).float().train()
-    set_keys(mixer, seed=1, step=0, rows=range(1))
-    x = noise(1, length, 15).float().requires_grad_()
-    with saved_tensors(mixer.state_dict().values()) as saved:
-        mixer(x)
-    return saved()
+        _ = mixer(noise(1, length, 15).float().requires_grad_())
+    for weight in mixer.state_dict().values():
+        kept.pop(weight.untyped_storage().data_ptr(), None)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
 def strip_times(value: object) -> object:
-    """A record without what depends on the clock or the machine's memory."""
+    """Return a record without the entries that depend on the clock, on memory or on a commit during the tests."""
     if isinstance(value, dict):
-        gone = (
-            "seconds",
-            "train_seconds",
-            "tokens_per_second",
-            "peak_memory_bytes",
-            "started",
-            "finished",
-            "metrics.jsonl",
-        )
+        gone = {"seconds", "train_seconds", "tokens_per_second", "peak_memory_bytes", "started", "finished", METRICS}
+        gone |= {"commit", "dirty"}
         return {key: strip_times(item) for key, item in value.items() if key not in gone}
     return value

@@ -41,7 +41,7 @@ SMOKE = (
 )  # fmt: skip
 
 
-def test_importing_it_imports_nothing_slow() -> None:
+def test_importing_lra_imports_nothing_slow() -> None:
     program = "import sys, lra; print(sorted({'torch', 'hydra', 'pandas', 'pydantic'} & sys.modules.keys()), dir(lra))"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.startswith("[] ")
@@ -61,8 +61,8 @@ def test_a_run_is_composed_as_on_the_command_line(cli: Commands) -> None:
     [
         (lambda: lra.compose("attention=simpel"), "attention=simpel: no such option; did you mean 'simple'?"),
         (lambda: lra.compose("seed=1,2"), "several values are a sweep"),
-        (lambda: lra.train("describe=true"), "describe=True: lra.train does one run"),
-        (lambda: lra.compose("task=listops", None), "None: expected a text"),
+        (lambda: lra.train("describe=true"), "describe=True: lra.train"),
+        (lambda: lra.compose("task=listops", None), "None: expected a string"),
         (lambda: lra.attention("simple", width="6", heads=2, max_len=5), "width=6: should be a valid integer"),
         (lambda: lra.load("\0"), "no such folder"),
     ],
@@ -90,7 +90,7 @@ def state() -> dict[str, object]:
 
 
 def test_a_run_is_the_one_of_the_command(cli: Commands, capfd: pytest.CaptureFixture) -> None:
-    """Paused and resumed, skipped when it is finished, refused while it is at work elsewhere."""
+    """It is paused and resumed, skipped once it is finished, and refused while another process does it."""
     assert cli(train_command.main, *SMOKE, "out=theirs")[0] == 0
     run = lra.compose(*SMOKE, "out=ours")
     assert cli(train_command.main, *SMOKE, "out=ours", "sweep_minutes=1e-9")[0] == PAUSED
@@ -164,7 +164,7 @@ def test_the_tables_are_those_of_the_report(results: Results, folder: Path) -> N
     assert results.seeds.score.notna().sum() == len(finished) == 12
 
 
-def test_curves_and_predictions_are_what_is_beside_the_records(results: Results, folder: Path) -> None:
+def test_curves_and_predictions_are_those_of_the_run_folders(results: Results, folder: Path) -> None:
     run = ["task", "system", "seed"]
     curves, answers = (frame.set_index(run).sort_index() for frame in (results.curves, results.predictions))
     for path in folder.rglob("metrics.jsonl"):
@@ -188,7 +188,7 @@ def test_kept_runs_are_read_as_folders_are(results: Results, folder: Path) -> No
 
 
 def test_a_comparison_is_that_of_the_table(results: Results, folder: Path) -> None:
-    """Also of systems in two folders."""
+    """Of systems in one folder, and in two."""
     elsewhere = lra.load(folder)
     row = results.table[(results.table.task == "text") & (results.table.system == "Simple")].iloc[0]
     for there in (results, elsewhere):

@@ -1,21 +1,11 @@
-"""Checks that every mixer in conf/attention/ must keep, and the identities of simple and softmax."""
+"""Checks that every mixer in conf/attention/ must pass, and the equations of simple and softmax attention."""
 
 import math
 from copy import deepcopy
 
 import pytest
 import torch
-from support import (
-    every_setting,
-    maker,
-    mask_of,
-    mixer_of,
-    noise,
-    options,
-    protocols_of,
-    saved_bytes,
-    shape,
-)
+from support import every_setting, maker, mask_of, mixer_of, noise, options, protocols_of, saved_bytes, shape
 
 from lra.checks import CHECKS, Subject, run_checks
 from lra.ops.dropout import set_keys
@@ -23,7 +13,7 @@ from lra.ops.dropout import set_keys
 
 @every_setting
 def test_every_mixer_passes_the_checks_of_lra_check(name: str, extra: list[str]) -> None:
-    """All of them under strict, those of padding under each protocol; `test_gradients` looks at the derivatives."""
+    """All checks under strict, those of padding under each protocol; `test_gradients` checks the derivatives."""
     for protocol in protocols_of(name):
         tried = [check for check in CHECKS if check.name == "padding" or protocol == "strict"]
         make = maker(name, *extra, f"protocol={protocol}")
@@ -115,7 +105,7 @@ def test_softmax_in_training_is_the_fused_form_up_to_dropout() -> None:
     """The formed weights of training, with a dropout that keeps everything, are scaled_dot_product_attention."""
     q, k, v, mask = heads(1), heads(2), heads(3), mask_of([7, 4], 7)
     mixer = mixer_of("softmax", dropout=1e-9)
-    set_keys(mixer, seed=1, step=0, rows=range(2))
+    set_keys(mixer, seed=1, step=0, documents=range(2))
     trained = mixer.train().attend(q, k, v, mask)
     torch.testing.assert_close(trained, mixer.eval().attend(q, k, v, mask))
 
@@ -141,7 +131,7 @@ def test_the_gram_form_is_the_textbook_form(
     mask = mask_of([length, 5, length - 4], length) if masked else None
     results = []
     for mixer in (textbook, gram):
-        set_keys(mixer, seed=1, step=2, rows=range(3))
+        set_keys(mixer, seed=1, step=2, documents=range(3))
         x = (noise(3, length, 15) + 1).requires_grad_()
         y = mixer(x, mask, reads)
         (y * noise(*y.shape, seed=1)).sum().backward()
@@ -153,7 +143,7 @@ def test_the_gram_form_is_the_textbook_form(
 @pytest.mark.parametrize(("bf16", "bound"), [(False, 1e-5), (True, 0.01)], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("shared", [0.0, 1.0], ids=["noise", "noise and a shared vector"])
 def test_the_gram_form_rounds_no_more_than_the_textbook_form(shared: float, bf16: bool, bound: float) -> None:
-    """Mean relative errors of outputs in float32, or under autocast, over three inputs, at the width of text."""
+    """Compare mean relative errors of outputs in float32, or under autocast, over three inputs of the width of text."""
     errors = {"textbook": 0.0, "gram": 0.0}
     for seed in range(3):
         x = noise(1, 769, 256, seed=seed) + shared * noise(256, seed=seed + 10)

@@ -1,4 +1,4 @@
-"""lra-bench: both sides of a comparison do the same work, and the measurements are what they claim to be."""
+"""lra-bench: both sides of a comparison do the same work; time, memory and operations are measured correctly."""
 
 import json
 from dataclasses import asdict

@@ -71,7 +71,7 @@ def model_for(task: Task, system: str = "transformer", **changes: object) -> tor
 
 
 def states(model: torch.nn.Module, tokens: Tensor) -> list[Tensor]:
-    """Compare the embedding and the output of every block at all positions."""
+    """Return the embedding and the output of every block at all positions."""
     mask = model._mask(tokens)
     hidden = [model.embedding(tokens)]
     for block in model.blocks:
@@ -108,7 +108,7 @@ def bert_by_hand(tensors: dict[str, Tensor], ids: Tensor) -> list[Tensor]:
 
 
 def test_the_hidden_states_are_bert_s(tmp_path: Path) -> None:
-    """With padding behind the text, which BERT has not."""
+    """Ours with padding after the text, the reference without."""
     folder = folder_of(tmp_path / "bert", weights())
     task = task_of(tmp_path, folder / "vocab.txt")
     model = model_for(task)
@@ -125,7 +125,7 @@ def test_the_hidden_states_are_bert_s(tmp_path: Path) -> None:
 
 
 def test_weights_with_the_names_that_tensorflow_gave_are_the_same(tmp_path: Path) -> None:
-    """As those of the first BERT on the hub, whose norms have a gamma and a beta."""
+    """In the first BERT of the hub the norms have a gamma and a beta."""
     former = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     loaded = []
     for place, ends in (("today", {}), ("then", former)):

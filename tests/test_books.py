@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import built_under_one_name, data_config
+from support import built_under_one_name, data_config, refuses
 
-from lra.core.errors import UserError
 from lra.datasets.baselines import BIGRAM_WEIGHTS, bigram, unigram
 from lra.datasets.splits import LMWindows
 from lra.datasets.tokenise import load
@@ -70,15 +69,6 @@ def texts(task: Task, split: str) -> list[str]:
     ]
 
 
-def nothing_cached(cache: Path) -> bool:
-    return not list(cache.rglob("manifest.json"))
-
-
-@pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-
 # ---------------------------------------------------------------- splits and tokens
 
 
@@ -93,7 +83,7 @@ def test_every_book_is_whole_and_in_one_split(tmp_path: Path) -> None:
 
 
 def test_splits_are_cut_by_characters(tmp_path: Path) -> None:
-    """No other place between two books is nearer to 90 % or 95 %."""
+    """Each cut is the place between two books that is nearest to 90 % or 95 % of the characters."""
     names = listing(built(tmp_path))
     known = {book["path"]: len(book["text"]) for book in rows()}
     order = [known[name] for split in ("train", "val", "test") for name in names[split]]
@@ -138,18 +128,20 @@ def test_groups_are_chosen(tmp_path: Path) -> None:
 def test_a_bad_book_is_refused_and_nothing_is_cached(tmp_path: Path, change: dict, message: str) -> None:
     given = rows()
     given[3] |= change
-    with pytest.raises(UserError, match=message):
-        built(tmp_path, given)
-    assert nothing_cached(tmp_path / "cache")
+    write(tmp_path / "data", given)
+    refuses(books(), data_config(tmp_path / "cache", tmp_path / "data"), message)
 
 
-def test_too_little_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="books: found 2, expected at least 3"):
-        built(tmp_path / "two", rows(2))
-    with pytest.raises(UserError, match=r"tokens in the (val|test) split, expected more than task.context=9999"):
-        built(tmp_path / "long", context=9_999)
-    assert nothing_cached(tmp_path / "two/cache")
-    assert nothing_cached(tmp_path / "long/cache")
+@pytest.mark.parametrize(
+    ("count", "context", "message"),
+    [
+        (2, CONTEXT, "books: found 2, expected at least 3"),
+        (BOOKS, 9_999, r"tokens in the (val|test) split, expected more than task.context=9999"),
+    ],
+)
+def test_too_little_text_is_refused(tmp_path: Path, count: int, context: int, message: str) -> None:
+    write(tmp_path / "data", rows(count))
+    refuses(books(context=context), data_config(tmp_path / "cache", tmp_path / "data"), message)
 
 
 # ---------------------------------------------------------------- baselines

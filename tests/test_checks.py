@@ -1,4 +1,4 @@
-"""lra-check names the checks that a broken mixer fails, with the smallest case; no broken mixer trains."""
+"""lra-check lists the checks that a broken mixer fails, with the smallest case; a broken mixer is not trained."""
 
 import json
 import re
@@ -175,7 +175,7 @@ def written(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_mixer_is_named(kind: str) -> None:
-    """The checks that it fails and no others, each with the smallest case; one cause is one message."""
+    """It fails these checks and no others, each with its smallest case; one cause is one message."""
     subject = checks.Subject(CLASSES[kind], shape(dropout=0.3), lengths=(1, 2, 5))
     broken = [result for result in checks.run_checks(subject) if result.verdict == "failed"]
     assert [result.check.name for result in broken] == BROKEN[kind]
@@ -183,7 +183,7 @@ def test_a_broken_mixer_is_named(kind: str) -> None:
 
 
 def test_unused_projections_are_named() -> None:
-    """They fail no check, but count as parameters that nothing trains."""
+    """They fail no check, but their parameters count and are never trained."""
     results = list(checks.run_checks(checks.Subject(CLASSES["IgnoresKeys"], shape(), lengths=(2,))))
     assert ["ignores k" in result.hint for result in results if result.hint] == [True]
     assert not [result for result in results if result.verdict == "failed"]
@@ -204,7 +204,7 @@ def test_a_broken_mixer_does_not_train(kind: str, cli: Commands) -> None:
 
 
 def test_a_causal_form_that_looks_ahead_does_not_train() -> None:
-    """Where the task asks for that form; elsewhere it is right to look ahead."""
+    """Only where the task needs the causal form."""
     for causal in (False, True):
         mixer = CLASSES["LooksAhead"](shape(causal=causal))
         if causal:
@@ -227,7 +227,7 @@ def test_a_sound_mixer_passes_all_checks_and_trains(cli: Commands) -> None:
 
 
 def theirs_of(model: Model, forward: Callable | None = None) -> Model:
-    """The model with a first mixer of a class that is not of lra."""
+    """Return the model, whose first mixer gets a class outside of lra."""
     mixer = model.blocks[0].mixer
     namespace = {"__module__": "elsewhere"} | ({"forward": forward} if forward else {})
     mixer.__class__ = type("Theirs", (type(mixer),), namespace)
@@ -235,8 +235,8 @@ def theirs_of(model: Model, forward: Callable | None = None) -> Model:
 
 
 @pytest.mark.parametrize("name", ["softmax", "reformer", "luna", "performer"])
-def test_ours_pass_and_are_not_checked(name: str) -> None:
-    """With their noise; where the class says that it is somebody else's they are checked, and nothing is drawn."""
+def test_mixers_of_lra_pass_and_are_not_checked_before_a_run(name: str) -> None:
+    """The same mixer in a class of another module is checked, without drawing random numbers or changing a weight."""
     model = model_of(f"attention={name}", *SIZES, "variant=transformer", "model.key_mask=true", task=spec())
     before = torch.random.get_rng_state()
     assert checks.check_before_run(model.blocks[0].mixer, masked=True, device="cpu") == []
@@ -249,7 +249,7 @@ def test_ours_pass_and_are_not_checked(name: str) -> None:
 
 @pytest.mark.parametrize("line", ["1 / 0 if self.training else 0", "key_mask.nothing"])
 def test_a_mixer_that_crashes_stops_a_sweep_before_its_first_run(line: str, cli: Commands) -> None:
-    """Also where only a training, or only a mask, comes to the line."""
+    """Also where only training, or only a mask, reaches the line."""
     written("Sound")
     head, tail = THEIRS.split("        real = torch.ones_like", 1)
     Path("theirs.py").write_text(f"{head}        {line}\n        real = torch.ones_like{tail}")
@@ -262,7 +262,7 @@ def test_a_mixer_that_crashes_stops_a_sweep_before_its_first_run(line: str, cli:
     assert not [*Path().rglob("metrics.jsonl"), *Path().rglob("sweep.json")]
 
 
-def test_laws_of_several_positions_say_nothing_of_one(cli: Commands) -> None:
+def test_checks_of_several_positions_are_skipped_for_one(cli: Commands) -> None:
     code, out, _ = cli(check.main, "attention=simple", "lengths=[1]")
     said = {line.split()[1]: line.split()[0] for line in out.splitlines() if line[:4] in ("PASS", "FAIL", "----")}
     assert code == 0

@@ -1,4 +1,4 @@
-"""Tables and the picture of the packages in texts are up to date."""
+"""Generated tables and the package graph in README, findings and CONTRIBUTING are up to date."""
 
 import pytest
 from cogapp import Cog

@@ -47,7 +47,7 @@ def compiled_and_plain(
 
 def outputs_and_gradients(model: Model, x: Tensor, mask: Tensor | None) -> list[Tensor]:
     """Output of a block for x [B, L, D], and the gradients of a weighted sum of it by x and all weights."""
-    set_keys(model, seed=1, step=3, rows=range(len(x)))
+    set_keys(model, seed=1, step=3, documents=range(len(x)))
     x = x.clone().requires_grad_()
     y = model.blocks[0](x, mask)
     real = y if mask is None else y[mask]
@@ -93,7 +93,7 @@ def test_rows_of_table_1_train_with_the_gradients_of_plain_blocks(
     for lengths in ([97, 300, 1], [131, 9, 400, 260, 3], [9, 8, 7, 6]):
         pairs = []
         for model in models:
-            set_keys(model, seed=1, step=3, rows=range(len(lengths)))
+            set_keys(model, seed=1, step=3, documents=range(len(lengths)))
             mask = mask_of(lengths, max(lengths))
             packed = Packed.of(np.array(lengths), max(lengths), torch.device("cpu")) if packs else None
             real = packed.chunk_mask.flatten() if packs else mask

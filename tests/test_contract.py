@@ -1,4 +1,4 @@
-"""A mixer is checked where its class is defined: each fault is one line that says what is missing and how to add it."""
+"""Faults of a mixer class are found early: each is one line that names what is missing and how to add it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +39,7 @@ def test_a_class_without_info_is_refused_where_it_is_defined(info: dict[str, Any
     ("output", "shown"),
     [(lambda v: None, "NoneType"), (lambda v: v[:, :1], r"\[2, 1, 7, 5\]"), (lambda v: v.mT, r"\[2, 3, 5, 7\]")],
 )
-def test_what_attend_gives_has_the_shape_of_the_queries(output: Callable, shown: str) -> None:
+def test_an_attend_of_another_shape_is_refused(output: Callable, shown: str) -> None:
     mixer = defined(Attention, info=INFO, attend=lambda self, q, k, v, key_mask: output(v))(SHAPE)
     with pytest.raises(
         UserError, match=rf"Mine.attend returns {shown}.*, expected \[2, 3, 7, 5\] \(documents, heads, "
@@ -47,17 +47,18 @@ def test_what_attend_gives_has_the_shape_of_the_queries(output: Callable, shown:
         mixer(torch.ones(2, 7, 15))
 
 
-def test_an_init_that_forgets_its_base_is_named() -> None:
+def test_an_init_without_super_is_refused() -> None:
     forgetful = defined(Mixer, info=INFO, forward=forward, __init__=lambda self, config: None)
     architecture = Architecture(**settings()["model"])
     with pytest.raises(UserError, match=r"Mine: its __init__ does not call super\(\).__init__\(config\)"):
         Model(forgetful, spec(), architecture)
 
 
-def test_features_are_drawn_when_it_is_time() -> None:
-    """The one rule of all mixers: as often as the seed or step // redraw_every changes."""
+def test_features_are_drawn_anew_every_few_steps() -> None:
+    """They depend on the seed, on step // redraw_every, and on the layer."""
     draws = []
-    mixer = defined(Attention, info=INFO, attend=attend, draw=lambda self, rng: draws.append(rng.random()))(SHAPE)
+    drawing = defined(Attention, info=INFO, attend=attend, draw=lambda self, rng: draws.append(rng.random()))
+    mixer = drawing(SHAPE)
     mixer.redraw(5, 0)
     assert not draws
     mixer.redraw_every = 3
@@ -67,3 +68,7 @@ def test_features_are_drawn_when_it_is_time() -> None:
     assert len(draws) == len(set(draws)) == 4
     mixer.redraw(5, 4)
     assert draws[4] == draws[1]
+    other = drawing(shape(layer=1))
+    other.redraw_every = 3
+    other.redraw(5, 4)
+    assert draws[5] not in draws[:5]

@@ -1,6 +1,6 @@
-"""The laws of random features: distributions by the test of Kolmogorov and Smirnov, expected kernels by quadrature.
+"""Distributions of random features by Kolmogorov-Smirnov tests, and their expected kernels by quadrature.
 
-Seeds are fixed, so a p below LEAST is an error of the law and no accident of a run.
+Seeds are fixed, so a p below LEAST is a wrong distribution and no accident of a run.
 """
 
 import math
@@ -20,7 +20,7 @@ DRAWS = 300
 
 
 def agrees(values: Tensor, law) -> None:
-    """Independent values have this law."""
+    """Independent values have this distribution."""
     assert kstest(values.flatten().numpy(), law.cdf).pvalue > LEAST
 
 
@@ -82,7 +82,7 @@ def test_every_row_of_a_classic_fastfood_is_gaussian(width: int) -> None:
 
 
 def test_permutations_of_fastfood_are_uniform() -> None:
-    """Every place gets every column as often; of 64 counts 49 are free."""
+    """Every place gets every column equally often; of 64 counts 49 are free."""
     drawn = redrawn("fastfood_rks", "spectrum.noise", "attention.init=classic")
     counts = torch.nn.functional.one_hot(drawn, 8).sum(dim=0)
     assert (counts.sum(dim=0) == DRAWS).all()

@@ -8,22 +8,17 @@ import torch
 from torch import nn
 
 from lra.core import streams
+from lra.core.errors import UserError
 from lra.ops.dropout import Dropout, Gumbel, set_keys
 
 
 def masks(
-    p: float,
-    rows: list[int],
-    *,
-    seed: int = 1,
-    step: int = 0,
-    shape: tuple[int, ...] = (37, 41),
-    hashed: bool = False,
+    p: float, rows: list[int], *, seed: int = 1, step: int = 0, shape: tuple[int, ...] = (37, 41), hashed: bool = False
 ) -> torch.Tensor:
     layers = nn.Sequential(Dropout(p), Dropout(p)).train()
     for layer in layers:
         layer.hashed = hashed
-    set_keys(layers, seed=seed, step=step, rows=rows)
+    set_keys(layers, seed=seed, step=step, documents=rows)
     x = torch.ones(len(rows), *shape)
     return torch.stack([layer(x) for layer in layers], dim=1)  # [rows, layers, *shape]
 
@@ -31,7 +26,7 @@ def masks(
 @pytest.mark.parametrize("hashed", [True, False])
 @pytest.mark.parametrize("p", [1e-9, 0.003, 0.1, 0.5, 0.9])
 def test_drops_are_independent_at_the_rate(p: float, hashed: bool) -> None:
-    """Shares of drops, of pairs of drops and of gaps, as for independent draws; kept values are scaled."""
+    """Fractions of drops, pairs of drops and gaps are those of independent draws; kept values are scaled."""
     size = 300_007
     values = masks(p, [0], shape=(size,), hashed=hashed)[0, 0]
     out = values == 0
@@ -52,7 +47,7 @@ def test_drops_are_independent_at_the_rate(p: float, hashed: bool) -> None:
     [((7, 13), (11, 13)), ((3, 5, 13), (3, 11, 13)), ((3, 7, 7), (3, 17, 17)), ((3, 1, 1), (3, 1, 37))],
 )
 def test_padding_does_not_move_the_noise(short: tuple, long: tuple, hashed: bool) -> None:
-    """In [L, F] rows may follow, and in weights [H, n, m] queries and keys: the shorter is a corner of the longer."""
+    """The noise of a shorter [L, F], or of weights [H, n, m], is a corner of the noise of a longer one."""
     shorter, longer = (masks(0.3, [4, 0], shape=shape, hashed=hashed)[:, 0] for shape in (short, long))
     assert torch.equal(shorter, longer[tuple(slice(size) for size in (2, *short))])
     assert 0 < (longer == 0).double().mean() < 1
@@ -61,7 +56,7 @@ def test_padding_does_not_move_the_noise(short: tuple, long: tuple, hashed: bool
 def test_noise_of_given_columns_is_that_of_their_coordinates() -> None:
     """Sparse patterns need it: their keys differ from query to query."""
     layer = Dropout(0.5).train()
-    set_keys(layer, seed=1, step=0, rows=[2])
+    set_keys(layer, seed=1, step=0, documents=[2])
     layer.hashed = True
     whole = layer(torch.ones(1, 3, 5, 29))
     columns = torch.randint(29, (5, 4))
@@ -71,10 +66,10 @@ def test_noise_of_given_columns_is_that_of_their_coordinates() -> None:
 
 @pytest.mark.parametrize("hashed", [True, False])
 def test_channels_are_dropped_at_all_positions_or_at_none(hashed: bool) -> None:
-    """At the rate, and independently of each other and of the document."""
+    """They are dropped at the rate, independently of each other and of the document."""
     layer = Dropout(0.1, "channels").train()
     layer.hashed = hashed
-    set_keys(layer, seed=1, step=0, rows=range(101))
+    set_keys(layer, seed=1, step=0, documents=range(101))
     whole = layer(torch.ones(101, 7, 1009)) != 0
     assert torch.equal(whole.any(dim=1), whole.all(dim=1))
     gone = ~whole[:, 0]
@@ -89,7 +84,7 @@ def test_channels_are_dropped_at_all_positions_or_at_none(hashed: bool) -> None:
 @pytest.mark.parametrize("hashed", [True, False])
 @pytest.mark.parametrize("shape", [(512, 512), (8, 128, 256)])
 def test_noise_has_no_correlations(shape: tuple[int, ...], hashed: bool) -> None:
-    """At no shift of rows and columns of a document, nor between two documents, two heads or two layers.
+    """Neither between shifted rows and columns of a document, nor between documents, heads or layers.
 
     The largest of a million standard scores is near 5.
     """
@@ -125,7 +120,7 @@ def test_noise_of_published_runs_is_unchanged() -> None:
 
 def test_gumbel_noise_has_its_mean_and_deviation() -> None:
     layer = Gumbel().train()
-    set_keys(layer, seed=1, step=0, rows=range(3))
+    set_keys(layer, seed=1, step=0, documents=range(3))
     drawn = layer(torch.zeros(3, 5, 200, 200, dtype=torch.float64))
     assert abs(drawn.mean() - 0.5772) < 4 * 1.2825 / drawn.numel() ** 0.5
     assert abs(drawn.std() - 1.2825) < 0.01
@@ -143,7 +138,7 @@ def test_rows_layers_steps_and_seeds_are_independent() -> None:
 
 def test_gradient_passes_where_the_value_was_kept() -> None:
     layer = Dropout(0.3).train()
-    set_keys(layer, seed=1, step=0, rows=[4])
+    set_keys(layer, seed=1, step=0, documents=[4])
     x = torch.randn(1, 29, dtype=torch.float64, requires_grad=True)
     y = layer(x)
     y.sum().backward()
@@ -160,9 +155,18 @@ def test_without_keys_training_is_refused() -> None:
     with pytest.raises(RuntimeError, match="call lra.ops.dropout.set_keys"):
         Dropout(0.5).train()(torch.ones(2, 3))
     layer = Dropout(0.5).train()
-    set_keys(layer, seed=1, step=0, rows=range(3))
+    set_keys(layer, seed=1, step=0, documents=range(3))
     with pytest.raises(RuntimeError, match="call lra.ops.dropout.set_keys"):
         layer(torch.ones(2, 3))
+
+
+def test_more_values_than_compiled_code_can_hash_are_refused() -> None:
+    layer = Dropout(0.5).train()
+    set_keys(layer, seed=1, step=0, documents=[0])
+    layer.hashed = True
+    assert layer.hash(torch.empty(1, 2**31 - 1, device="meta")).dtype == torch.int32
+    with pytest.raises(UserError, match="use a smaller train.micro_batch"):
+        layer.hash(torch.empty(1, 2**31, device="meta"))
 
 
 def test_streams_are_a_function_of_their_names() -> None:
@@ -177,8 +181,8 @@ def test_streams_are_a_function_of_their_names() -> None:
 def test_masks_on_a_gpu_do_not_depend_on_the_batch() -> None:
     layer = Dropout(0.5).train()
     x = torch.ones(3, 1009, device="cuda")
-    set_keys(layer, seed=1, step=0, rows=[3, 8, 5])
+    set_keys(layer, seed=1, step=0, documents=[3, 8, 5])
     together = layer(x)
-    set_keys(layer, seed=1, step=0, rows=[5])
+    set_keys(layer, seed=1, step=0, documents=[5])
     assert torch.equal(together[2:], layer(x[:1]))
     assert abs((together == 0).double().mean() - 0.5) < 0.05

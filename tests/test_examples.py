@@ -49,7 +49,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_command_composes() -> None:
-    """The first value of each sweep."""
+    """Of each sweep the first value is composed."""
     composes = {
         (program, *(_first_value(word) for word in words if re.match(r"[\w./]+=", word)))
         for program, words in commands()
@@ -70,10 +70,7 @@ def _first_value(override: str) -> str:
 
 @pytest.mark.parametrize(
     ("place", "module", "option", "extra"),
-    [
-        (0, "my_attention", "attention/average", ["task.max_length=20"]),
-        (1, "my_tasks", "task/parity", []),
-    ],
+    [(0, "my_attention", "attention/average", ["task.max_length=20"]), (1, "my_tasks", "task/parity", [])],
     ids=["attention", "task"],
 )
 def test_the_examples_run(
@@ -98,7 +95,7 @@ def test_the_examples_run(
 def test_the_examples_of_the_python_api(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    """In order, in an empty folder; every public name has one. tests/test_data.py runs that of `transformers`."""
+    """They run in order in an empty folder; every public name has one. test_data.py runs those of `transformers`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LRA_CACHE", str(cache))
     page = CHECKOUT / "docs" / "api.md"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked import TINY, command, result, run_folder, sending, when, without_figures
+from forked import TINY, command, result, run_folder, sending, when
 from support import Commands
 
 import lra
@@ -57,8 +57,8 @@ PLACES = {
         ("in training", (signal.SIGHUP, signal.SIGHUP), 129),
     ],
 )
-def test_signals(whole, place: str, signals: tuple[int, ...], code: int) -> None:
-    """In training the run finishes its step; elsewhere, and the second time, the process ends. Shells repeat SIGHUP."""
+def test_a_signal_ends_a_command_which_then_resumes(whole, place: str, signals: tuple[int, ...], code: int) -> None:
+    """In training the first signal ends the run after its step; elsewhere, and a second time, it ends the process."""
     expected = whole(*TINY)
     ended = command(*TINY, "out=runs", "cache=own", inside=when(*PLACES[place], sending(*signals)))
     assert (ended.code, "Traceback" in ended.err) == (code, False), ended.err
@@ -79,9 +79,9 @@ def test_output_that_cannot_be_written_changes_no_result(whole) -> None:
     assert result("runs") == whole(*TINY)
 
 
-@pytest.mark.parametrize("name", ["ünï cödé — 名, a=b it's"])
-def test_folders_of_any_name(whole, name: str) -> None:
-    ended = command("--multirun", *TINY, f'out="{name}"', f'cache="{name}"', inside=without_figures)
+def test_folders_of_any_name(whole) -> None:
+    name = "ünï cödé — 名, a=b it's"
+    ended = command("--multirun", *TINY, f'out="{name}"', f'cache="{name}"')
     assert ended.code == 0, ended.err
     assert result(name) == whole(*TINY)
     assert (Path(name) / "README.md").exists()
@@ -120,11 +120,7 @@ def infinite_gradient(model: torch.nn.Module, *_: object) -> None:
 @pytest.mark.parametrize("break_it", [nan_weight, infinite_gradient])
 def test_numbers_that_are_not_finite(break_it: Callable) -> None:
     """The run diverges in step 10, says where, and keeps the last good checkpoint."""
-
-    def broken() -> None:
-        without_figures()
-        when(lra.training.trainer, "compute_gradient", 11, break_it)()
-
+    broken = when(lra.training.trainer, "compute_gradient", 11, break_it)
     ended = command("--multirun", *TINY, "out=runs", inside=broken)
     run = record.read(run_folder() / record.NAME)
     assert (ended.code, run["status"], run["steps"]) == (1, "diverged", 10)
@@ -136,13 +132,8 @@ def test_numbers_that_are_not_finite(break_it: Callable) -> None:
 
 
 def test_outputs_that_are_not_finite_are_wrong_answers_and_no_result(cli: Commands) -> None:
-    """Weights that break in the last test: the class 0 that `argmax` gives for NaN is not an answer."""
-
-    def broken() -> None:
-        without_figures()
-        when(lra.runs.run, "evaluate", 1, nan_weight)()
-
-    ended = command("--multirun", *TINY, "out=runs", inside=broken)
+    """The weights break in the final test: class 0, which `argmax` gives for NaN, is no answer."""
+    ended = command("--multirun", *TINY, "out=runs", inside=when(lra.runs.run, "evaluate", 1, nan_weight))
     run = record.read(run_folder() / record.NAME)
     assert "test: outputs of 29 of 29 are NaN or infinite; they count as wrong" in ended.err
     assert (run["test"]["last"]["correct"], run["test"]["last"]["not_finite"]) == (0, 29)

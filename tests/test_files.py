@@ -1,4 +1,4 @@
-"""JSON is strict, and writes replace links."""
+"""JSON is read strictly, and writing a file replaces a link."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The training loop: schedule, gradients that do not depend on the cut, order, evaluation, divergence."""
+"""The training loop: schedules, early stopping, gradients in micro-batches, order, evaluation, divergence."""
 
 import math
 import time
@@ -45,6 +45,20 @@ def test_patience_counts_from_the_best_evaluation_and_from_the_warm_up() -> None
     assert ends == {5: 30, 10: 30, 15: 30}  # the first evaluation at least 15 steps after step 11, or after the best
     assert not rule.out_of_patience(30, 20) and rule.out_of_patience(35, 20)
     assert not rule_of().out_of_patience(95, 5)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "shares"),
+    [
+        ("constant", {5: 0.5, 99: 1}),
+        ("cosine", {10: 1, 60: 0.5}),
+        ("cosine_to_zero", {0: 0, 10: 1, 32.5: (1 + math.sqrt(0.5)) / 2, 55: 0.5, 100: 0}),
+        ("triangular", {10: 1, 55: (1 + 1 / 32) / 2, 100: 1 / 32}),
+    ],
+)
+def test_schedules(schedule: str, shares: dict[float, float]) -> None:
+    recipe = small_recipe(steps=100, warmup=10, lr=0.1, schedule=schedule)
+    assert {step: recipe.learning_rate(step) / 0.1 for step in shares} == pytest.approx(shares, abs=1e-12)
 
 
 def test_the_rate_falls_in_a_line_to_its_end_wherever_that_is() -> None:
@@ -124,7 +138,7 @@ def test_every_cut_gives_the_same_gradient(system: str, protocol: str) -> None:
 @pytest.mark.parametrize("most", [13, 40, 100])
 @pytest.mark.parametrize("overhead", [0, 3, 25])
 def test_no_cut_is_cheaper(most: int, overhead: int) -> None:
-    """Against every cut of ten documents; without overhead only documents of one length share a part."""
+    """Compare with every cut of ten documents; without overhead only documents of one length share a part."""
     lengths = np.array([13, 13, 12, 9, 8, 8, 7, 3, 1, 1])
 
     def cost(parts: list[slice]) -> float:
@@ -240,7 +254,7 @@ def test_evaluating_more_often_changes_nothing() -> None:
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
-def test_the_seconds_of_a_training_are_those_of_its_evaluations() -> None:
+def test_the_seconds_of_a_training_are_those_of_its_evaluations_and_are_kept() -> None:
     task = stub_task()
     began = time.perf_counter()
     trainer = train_model(model_for(task), task, small_recipe())
@@ -248,6 +262,9 @@ def test_the_seconds_of_a_training_are_those_of_its_evaluations() -> None:
     assert trainer.seconds["train"] == pytest.approx(sum(line["train_seconds"] for line in lines))
     assert sum(trainer.seconds.values()) == pytest.approx(sum(line["seconds"] for line in lines))
     assert min(trainer.seconds.values()) > 0 and sum(trainer.seconds.values()) < took
+    resumed = Trainer(model_for(task), task, small_recipe(), seed=3, precision="fp32")
+    resumed.load_state_dict(*trainer.state_dict())
+    assert resumed.seconds == trainer.seconds
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
@@ -268,14 +285,15 @@ def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
 
 
 def diverging(model: torch.nn.Module, step: int) -> None:
-    """Let the gradient be infinite in this step, and in no other."""
+    """Make the gradient infinite in this step only."""
     redraw, now = model.redraw, []
     model.redraw = lambda seed, at: now.append(at) or redraw(seed, at)
     model.head[0].bias.register_hook(lambda gradient: gradient * (torch.inf if now[-1] == step else 1))
 
 
 def test_a_step_that_is_not_finite_moves_nothing_nor_do_those_after_it() -> None:
-    task, recipe = stub_task(), small_recipe(clip_norm=0.5)
+    """Nor in any of several groups of parameters."""
+    task, recipe = stub_task(), small_recipe(clip_norm=0.5, layer_decay=0.5)
     model = model_for(task)
     trainer = Trainer(model, task, recipe, seed=2, precision="fp32")
     diverging(model, 3)
@@ -300,7 +318,7 @@ def test_a_step_that_is_not_finite_moves_nothing_nor_do_those_after_it() -> None
     ],
 )
 def test_the_better_of_two_evaluations(now: tuple, best: tuple, metric: str, better: bool) -> None:
-    """Accuracy and loss of each."""
+    """Each evaluation has an accuracy and a loss."""
     first, second = (dict(zip(("accuracy", "loss"), each, strict=True)) for each in (now, best))
     assert is_better(first, second, metric) == better and is_better(first, None, metric)
 
@@ -349,7 +367,7 @@ def test_a_gpu_gives_the_losses_of_the_cpu() -> None:
 @pytest.mark.parametrize("backend", ["torch", "fla"])
 @pytest.mark.parametrize("name", options("attention"))
 def test_a_gpu_is_not_waited_for(name: str, backend: str) -> None:
-    """PyTorch's own report of a step, after a warm-up step."""
+    """After a warm-up step PyTorch reports every wait as an error."""
     if backend == "fla":
         pytest.importorskip("fla.ops")
         if name not in WITH_KERNELS:

@@ -1,4 +1,4 @@
-"""Records and options that were made to do harm choose neither whose code runs nor where anything is written."""
+"""Records made to do harm choose neither the code that runs nor the files that are written."""
 
 import json
 from pathlib import Path
@@ -37,16 +37,16 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
-def test_a_record_that_is_trained_again_says_numbers_alone(other: Settings, changes: dict, expected: str) -> None:
+def test_a_hostile_record_is_refused_by_rerun(other: Settings, changes: dict, expected: str) -> None:
     path = put(Path("kept"), 1, 30.0)
-    config = other.identity | changes.get("config", {})
+    config = other.config_key | changes.get("config", {})
     record.write(path.parent, record.read(path) | changes | {"config": config})
     with pytest.raises((UserError, ValueError), match=expected):
         rerun(path.parent, other)
     assert sorted(entry.name for entry in Path(".").iterdir()) == ["kept"]
 
 
-def test_weights_are_those_that_their_record_lists(other: Settings) -> None:
+def test_weights_that_the_record_does_not_list_are_refused(other: Settings) -> None:
     path = put(Path("kept"), 1, 30.0)
     path.with_name(WEIGHTS).write_bytes(b"x")
     for files in ([], {WEIGHTS: "0" * 64}):

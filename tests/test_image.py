@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL.Image import fromarray
-from support import built_under_one_name, composed, data_config
+from support import built_under_one_name, composed, data_config, examples_of, refuses
 
-from lra.core.errors import UserError
 from lra.datasets import hub
 from lra.datasets.groups import held_out, limited
-from lra.tasks import DataConfig, Split, image
+from lra.tasks import DataConfig, image
 from lra.tasks.image import Image, grey
 
 ROWS = 7  # of the test split
@@ -40,10 +39,6 @@ def as_copies(folder: Path, rows: int = ROWS) -> dict[str, tuple[np.ndarray, np.
         (folder / f"{split}.labels.u8").write_bytes(labels.tobytes())
         written[split] = pixels, labels
     return written
-
-
-def stored(split: Split) -> list[tuple[list[int], int]]:
-    return [(split.document(row).tolist(), int(split.labels[row])) for row in range(len(split))]
 
 
 def expected(rows: list[tuple[int, np.ndarray]]) -> list[tuple[list[int], int]]:
@@ -85,15 +80,15 @@ def test_the_hub_is_read_in_the_official_order(tmp_path: Path, monkeypatch: pyte
     task = Image(limit=None).build(data_config(tmp_path))
     train = expected(rows["train"])
     assert (len(task.train), len(task.val), len(task.test)) == (32, 3, 7)
-    assert (stored(task.train), stored(task.val)) == (train[:32], train[32:])
-    assert stored(task.test) == expected(rows["test"])
+    assert (examples_of(task.train), examples_of(task.val)) == (train[:32], train[32:])
+    assert examples_of(task.test) == expected(rows["test"])
     assert (task.name, task.source["from"]) == ("image", "the hub: uoft-cs/cifar10")
 
 
 # ---------------------------------------------------------------- copies
 
 
-def test_copies_say_that_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jpeg_copies_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "ROWS", {"train": 100, "test": 20})  # 10 of each class
     written = as_copies(tmp_path / "data", 20)
     task = Image(limit=None).build(data_config(tmp_path / "cache", tmp_path / "data"))
@@ -107,21 +102,14 @@ def test_copies_say_that_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def rows(pixels: np.ndarray, labels: np.ndarray) -> list[tuple[list[int], int]]:
         return [((row.astype(int) + 1).tolist(), int(label)) for row, label in zip(pixels, labels, strict=True)]
 
-    assert sorted(stored(task.train) + stored(task.val)) == sorted(rows(*written["train"]))
-    assert stored(task.test) == rows(*written["test"])
+    assert sorted(examples_of(task.train) + examples_of(task.val)) == sorted(rows(*written["train"]))
+    assert examples_of(task.test) == rows(*written["test"])
     limited_task = Image(limit=3).build(data_config(tmp_path / "cache", tmp_path / "data"))
     assert limited_task.name == "image (JPEG copies, limit 3)"
     assert (len(limited_task.train), len(limited_task.val), len(limited_task.test)) == (3, 3, 3)
 
 
 # ---------------------------------------------------------------- bad input
-
-
-def refused(tmp_path: Path, message: str) -> None:
-    with pytest.raises(UserError, match=message) as error:
-        Image(limit=None).build(data_config(tmp_path / "cache", tmp_path / "data"))
-    assert "\n" not in str(error.value)
-    assert not list(tmp_path.rglob("manifest.json"))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +127,7 @@ def test_bad_copies_are_refused(tmp_path: Path, name: str, data: bytes | None, m
     path.unlink()
     if data is not None:
         path.write_bytes(data)
-    refused(tmp_path, message)
+    refuses(Image(limit=None), data_config(tmp_path / "cache", tmp_path / "data"), message)
 
 
 # ---------------------------------------------------------------- configuration

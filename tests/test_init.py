@@ -1,4 +1,4 @@
-"""First weights: matched by name, checked, reported; frozen ones stay to the bit, through pauses, too."""
+"""Initial weights from files: matched by name, checked, reported; frozen weights stay to the last bit."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def start_from(model: torch.nn.Module, folder: Path, take: list[str] | None = No
 
 
 def test_every_weight_of_vanilla_and_the_simple_variants_is_in_one_group() -> None:
-    """`mixer` holds qkv and out, and biases are everywhere; besides that the groups are a partition."""
+    """`mixer` contains qkv and out, `biases` overlaps all; the other groups are a partition."""
     parts = [group for group in GROUPS if group not in ("mixer", "biases")]
     for system in ("transformer", "simple", "simple_res", "simple_resl"):
         for name, _ in tiny(f"system={system}").named_parameters():
@@ -46,7 +46,7 @@ def test_every_weight_of_vanilla_and_the_simple_variants_is_in_one_group() -> No
 
 
 def test_simple_resl_and_vanilla_interchange_their_weights(tmp_path: Path) -> None:
-    """q, k, v alone, and everything, in both directions."""
+    """Only q, k and v, and all weights, in both directions."""
     pair = ("system=simple_resl", "system=transformer")
     for from_system, to_system in (pair, pair[::-1]):
         source = tiny(from_system, seed=1)
@@ -113,7 +113,7 @@ def test_impossible_freezes_are_refused() -> None:
 
 @pytest.mark.parametrize("groups", [["qkv"], ["embedding", "head"], ["mixer", "norms"]])
 def test_frozen_weights_stay_to_the_bit_and_the_others_move(groups: list[str]) -> None:
-    """With decay of the weights, which acts on all that the optimiser has."""
+    """With weight decay, which changes all weights of the optimiser."""
     model = tiny("system=transformer", "model.dropout=0.3")
     model.freeze(groups)
     before = train_state(model)

@@ -1,4 +1,4 @@
-"""A sweep takes over kept runs of equal configuration, data and task version; conflicts are told before its start."""
+"""A sweep takes over kept runs of equal configuration, data and task version; conflicts are found before it starts."""
 
 import shutil
 from dataclasses import replace
@@ -28,7 +28,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
 
 @pytest.fixture
 def sweep(cli: Commands, trained: Path, monkeypatch: pytest.MonkeyPatch):
-    """A sweep with `kept`, without drawing."""
+    """Return a function that runs a sweep with `kept` and writes no report."""
     monkeypatch.setattr("lra.reports.write_report", lambda out: Path(out, "README.md"))
     monkeypatch.setattr("lra.reports.show", lambda page: None)
     shutil.copytree(trained, "kept")
@@ -62,7 +62,7 @@ def test_a_results_folder_with_kept_runs_takes_another_seed(sweep) -> None:
 
 @pytest.mark.slow
 def test_other_data_are_not_taken(sweep) -> None:
-    """Nor compared: with the data of that folder no report could be written."""
+    """Nor are they compared: no report could be written of both."""
     [run] = read_runs(Path("kept"))
     provenance = run.record.provenance.model_copy(update={"data_sha256": "other"})
     keep_runs(Path("kept"), [replace(run, record=run.record.model_copy(update={"provenance": provenance}))])
@@ -73,7 +73,7 @@ def test_other_data_are_not_taken(sweep) -> None:
 
 
 @pytest.mark.slow
-def test_a_conflict_in_a_cell_costs_its_row_alone(sweep) -> None:
+def test_a_conflict_in_a_cell_refuses_its_row_only(sweep) -> None:
     """Two seeds of one mean differ in the rate; the other row is trained."""
     shutil.copytree("kept", "o")
     code, _, err = sweep("attention=simple,fnet", "seed=2", "train.lr=0.01", "out=o", "kept=null")

@@ -20,12 +20,12 @@ def heads(length: int, spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def weights_of(mixer: Mixer, q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The L x L weights that a linear mechanism implies: what it makes of unit vectors."""
+    """Return the L x L weights of a linear mechanism: its outputs for unit vectors as values."""
     return mixer.attend(q, k, torch.eye(q.shape[-2], dtype=q.dtype).expand(*q.shape[:-2], -1, -1), mask)
 
 
 def normalised(weights: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """The quadratic order: keys that may be attended to, divided by their sum."""
+    """Return weights of the keys that may be attended to, divided by their sum."""
     if mask is not None:
         weights = weights * mask[:, None, None, :]
     if causal:
@@ -103,7 +103,7 @@ def favor_weights(mixer: Mixer, q: Tensor, k: Tensor, mask: Tensor | None, causa
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("spread", [0.5, 8])
 def test_performer_weights_are_those_of_the_definition(spread: float, masked: bool, causal: bool) -> None:
-    """No eps is felt: the weights are those of the definition, whatever the norms."""
+    """They are exact for small and large norms of queries and keys."""
     length = CHUNK + 3
     mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_positions=71, causal=causal)
     q, k, _ = heads(length, spread)

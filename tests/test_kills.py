@@ -1,6 +1,5 @@
 """A command that is killed at random moments and run again leaves the results of an undisturbed one."""
 
-import json
 import os
 import signal
 import sys
@@ -15,12 +14,9 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from forked import TINY, Child, without_figures
-from support import strip_times
+from forked import TINY, Child, children, results
 
 import lra.__main__ as commands
-from lra.records import record
-from lra.records.names import METRICS, RECORD, WEIGHTS
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are found in /proc")
 
@@ -31,14 +27,14 @@ SWEEP = ("--multirun", *TINY, *HERE, "seed=1,2,3", "train.steps=12")
 
 @dataclass(frozen=True)
 class Stage:
-    """A command to kill; `main`: of which program; `children`: kill one of its processes now and then."""
+    """A command of the program `main` to kill; `children`: kill one of its child processes now and then."""
 
     words: tuple[str, ...]
     main: Callable = commands.train
     children: bool = False
 
     def start(self) -> Child:
-        return Child(*self.words, main=self.main, inside=without_figures)
+        return Child(*self.words, main=self.main)
 
 
 STAGES = {
@@ -64,24 +60,10 @@ def undisturbed(name: str) -> tuple[dict[str, Any], float]:
         return results(), monotonic() - begun
 
 
-def results() -> dict[str, Any]:
-    """Records, evaluations and weights of the runs in this folder, without times; the prepared data."""
-    kept: dict[str, Any] = {}
-    for path in sorted(Path().rglob(RECORD)):
-        kept[str(path)] = strip_times(record.read(path)) | {"resumes": None}
-    for path in sorted(Path().rglob(METRICS)):
-        kept[str(path)] = [strip_times(json.loads(line)) for line in path.read_text().splitlines()]
-    for path in sorted([*Path().rglob(WEIGHTS), *Path("cache").rglob("*.npy")]):
-        kept[str(path)] = path.read_bytes()
-    return kept
-
-
 def descendants(process: int) -> list[int]:
-    """The processes that one has started, and theirs."""
-    with suppress(OSError):
-        children = [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-        return [*children, *(further for child in children for further in descendants(child))]
-    return []
+    """Return the processes that a process has started, and those that these have started."""
+    started = children(process)
+    return [*started, *(further for child in started for further in descendants(child))]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +71,7 @@ def descendants(process: int) -> list[int]:
     [*((name, 1) for name in QUICK), *(pytest.param(name, 6, marks=pytest.mark.slow) for name in STAGES)],
 )
 def test_killed_at_random_moments(name: str, kills: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many kills, one to three of a command before it may end; then its results are those of an undisturbed one."""
+    """Kill a command one to three times, then let it end: its results are those of an undisturbed one."""
     stage, (expected, seconds) = STAGES[name], undisturbed(name)
     assert expected
     rng, done, commands_run = Random(f"{name} {kills}"), 0, 0

@@ -1,4 +1,4 @@
-"""`lra.attention`: a mechanism as a layer of a model that knows nothing of `lra`."""
+"""`lra.attention`: a mixer as a layer of any PyTorch model."""
 
 import copy
 
@@ -53,7 +53,7 @@ def test_a_layer_trains_in_a_plain_model_and_draws_nothing_in_evaluation(name: s
 
 
 def trained(model: nn.Module, tokens: Tensor, labels: Tensor) -> list[float]:
-    """Two steps of a plain training, from one seed; their losses."""
+    """Return the losses of two plain training steps from one seed."""
     torch.manual_seed(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
@@ -85,7 +85,7 @@ def test_softmax_is_that_of_torch() -> None:
     torch.testing.assert_close(causal(x), theirs(x, x, x, attn_mask=future)[0])
 
 
-def test_it_is_the_mechanism_that_the_command_trains() -> None:
+def test_a_layer_is_the_mixer_that_the_command_trains() -> None:
     torch.manual_seed(2)
     mixer = maker("performer", "protocol=strict", "attention.features=7")(shape()).eval()
     torch.manual_seed(2)
@@ -98,7 +98,7 @@ def test_it_is_the_mechanism_that_the_command_trains() -> None:
 
 
 def test_noise_is_that_of_torchs_generator() -> None:
-    """So a seed makes it again, two layers differ, and what is computed anew for the backward pass is the same."""
+    """A seed repeats it, two calls differ, and a checkpointed call computes the same output again."""
     layer, x = layer_of("softmax", dropout=0.5).train(), torch.randn(2, POSITIONS, WIDTH)
     torch.manual_seed(3)
     first, second = layer(x), layer(x)

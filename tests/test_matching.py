@@ -1,4 +1,4 @@
-"""Pairs of documents: every byte against the raw file, every mistake by its line, the memory of a file of full size."""
+"""Tasks of document pairs: bytes as in the raw files, mistakes named by line, limits, thresholds of a baseline."""
 
 import json
 import lzma
@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import built_under_one_name, data_config, of_real_data
+from support import built_under_one_name, data_config, refuses
 
-from lra.core.errors import UserError
 from lra.datasets.baselines import best_threshold
 from lra.datasets.groups import sampled
 from lra.datasets.tokenise import text_of
@@ -21,10 +20,6 @@ from lra.tasks.matching import Matching
 
 ROWS = {"train": 31, "eval": 13, "test": 17}
 NAMES = {"train": "train", "val": "eval", "test": "test"}
-
-
-def cached(tmp_path: Path) -> list[Path]:
-    return list((tmp_path / "cache").rglob("manifest.json"))
 
 
 def text(rng: random.Random, words: int = 23) -> bytes:
@@ -57,12 +52,8 @@ def matching(tmp_path: Path, data: Path | None, max_length: int = 97, limit: int
     return Matching(max_length=max_length, limit=limit).build(data_config(tmp_path / "cache", data))
 
 
-def acl(tmp_path: Path, data: Path | None, max_length: int = 97, limit: int | None = None) -> Task:
-    return AclMatching(max_length=max_length, limit=limit).build(data_config(tmp_path / "cache", data))
-
-
 def assert_reads(split: Split, rows: list[tuple[bytes, bytes, bytes]], max_length: int) -> None:
-    """The first, the last and 200 random examples are these labels and texts."""
+    """Compare the first, the last and 200 random examples with labels and texts."""
     assert len(split) == len(rows)
     chosen = {0, len(rows) - 1, *random.Random(7).choices(range(len(rows)), k=200)}
     for example in chosen:
@@ -109,32 +100,24 @@ def test_a_quote_does_not_merge_rows(tmp_path: Path) -> None:
 def test_bad_rows_are_named_and_nothing_is_cached(tmp_path: Path, row: bytes, message: str) -> None:
     files = official()
     files["new_aan_pairs.eval.tsv"] += row + b"\n"
-    with pytest.raises(UserError) as error:
-        matching(tmp_path, folder(tmp_path, files), limit=3)  # a row that is not drawn is looked at, too
-    assert f"new_aan_pairs.eval.tsv:14: {message}" in str(error.value)
-    assert len(str(error.value).splitlines()) == 1
-    assert cached(tmp_path) == []
+    task = Matching(max_length=97, limit=3)  # rows that are not drawn are checked, too
+    at = data_config(tmp_path / "cache", folder(tmp_path, files))
+    refuses(task, at, re.escape(f"new_aan_pairs.eval.tsv:14: {message}"))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     files = official()
     del files["new_aan_pairs.eval.tsv"]
-    with pytest.raises(UserError, match=r"new_aan_pairs.eval.tsv: no such file; it belongs to"):
-        matching(tmp_path, folder(tmp_path, files))
-    assert cached(tmp_path) == []
+    at = data_config(tmp_path / "cache", folder(tmp_path, files))
+    refuses(Matching(max_length=97, limit=None), at, "new_aan_pairs.eval.tsv: no such file; it belongs to")
 
 
 def test_without_data_the_error_names_the_files_and_the_other_task(tmp_path: Path) -> None:
     for data in (None, tmp_path):
-        with pytest.raises(UserError, match=r"Put there: .*lra_release.gz \(7.7 GB\).*task=acl_matching") as error:
-            matching(tmp_path, data)
-        assert len(str(error.value).splitlines()) == 1
-    with pytest.raises(UserError, match=r"Put there: the folder acl_pairs with docs.jsonl.xz"):
-        acl(tmp_path, None)
-    assert cached(tmp_path) == []
-
-
-# ---------------------------------------------------------------- names and limits
+        message = r"Put there: .*lra_release.gz \(7.7 GB\).*task=acl_matching"
+        refuses(Matching(max_length=97, limit=None), data_config(tmp_path / "cache", data), message)
+    message = "Put there: the folder acl_pairs with docs.jsonl.xz"
+    refuses(AclMatching(max_length=97, limit=None), data_config(tmp_path / "cache"), message)
 
 
 def test_a_limit_draws_rows_in_their_order(tmp_path: Path) -> None:
@@ -158,11 +141,7 @@ def test_a_limit_draws_rows_in_their_order(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- acl_matching
 
 
-def write_acl(
-    tmp_path: Path,
-    docs: list[dict] | None = None,
-    pairs: dict[str, list[str]] | None = None,
-) -> Path:
+def write_acl(tmp_path: Path, docs: list[dict] | None = None, pairs: dict[str, list[str]] | None = None) -> Path:
     """Five papers and a few pairs; arguments replace the lines of the files."""
     known = [{"id": f"P{number}", "title": "none", "text": f"Paper {number} é"} for number in range(5)]
     rows = {
@@ -180,7 +159,7 @@ def write_acl(
 
 
 def test_acl_pairs_are_read_and_counted(tmp_path: Path) -> None:
-    task = acl(tmp_path, write_acl(tmp_path))
+    task = AclMatching(max_length=97, limit=None).build(data_config(tmp_path / "cache", write_acl(tmp_path)))
     assert task.source["rows"] == {"train": 3, "val": 2, "test": 2}
     assert task.train.labels.tolist() == [1, 0, 1]
     assert text_of(task.train.document(2, 1)) == "Paper 4 é".encode()
@@ -204,12 +183,12 @@ PAPER = {"id": "P0", "text": "Paper 0"}
 def test_bad_acl_files_are_named_and_nothing_is_cached(
     tmp_path: Path, docs: list[dict] | None, pairs: dict | None, message: str
 ) -> None:
-    with pytest.raises(UserError, match=re.escape(message)):
-        acl(tmp_path, write_acl(tmp_path, docs, pairs))
-    assert cached(tmp_path) == []
+    at = data_config(tmp_path / "cache", write_acl(tmp_path, docs, pairs))
+    refuses(AclMatching(max_length=97, limit=None), at, re.escape(message))
 
 
-@of_real_data
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [1_009, None])
 def test_the_real_acl_pairs(tmp_path: Path, real_data: Path, limit: int | None) -> None:
     task = built_under_one_name(AclMatching(max_length=4000, limit=limit), data_config(tmp_path / "cache", real_data))
     assert task.name == ("acl_matching" if limit is None else "acl_matching (limit 1009)")
@@ -243,6 +222,3 @@ def test_the_real_acl_pairs(tmp_path: Path, real_data: Path, limit: int | None) 
 )
 def test_threshold_by_hand(scores: list[float], labels: list[int], threshold: float) -> None:
     assert best_threshold(np.array(scores), np.array(labels)) == threshold
-
-
-# ---------------------------------------------------------------- configuration

@@ -1,4 +1,4 @@
-"""The model: golden parameter counts, block equations, positions, pooling, heads."""
+"""The model: equations of blocks, positions, initial weights, padding, pooling, heads, refused settings."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,7 +31,7 @@ def tokens(*lengths: int, width: int = 11, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("variant", options("variant"))
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_blocks_by_hand(norm: str, variant: str) -> None:
+def test_blocks_are_their_equations(norm: str, variant: str) -> None:
     block: Block = tiny("attention=softmax", f"variant={variant}", f"model.norm={norm}").blocks[0]
     x = torch.randn(2, 7, 6, dtype=torch.float64)
     n1, n2, mix, net = block.mixer_norm, block.feed_forward_norm, block.mixer, block.feed_forward
@@ -186,7 +186,7 @@ def test_pooling_reads_real_positions() -> None:
     ids=["width", "positions", "documents", "type", "nothing", "two"],
 )
 def test_an_output_of_another_shape_or_type_is_refused(output: Callable, shown: str) -> None:
-    """Broadcasting would add these silently."""
+    """Broadcasting would add these without an error."""
     sizes = ("model.dim=15", "model.heads=3", "model.depth=2", "model.mlp_dim=7")
     model = model_of("attention=softmax", *sizes, task=spec()).eval()
     model.blocks[0].mixer.forward = lambda x, *_: output(x)

@@ -1,4 +1,4 @@
-"""Training of every mixer: noise and gradients depend neither on padding nor on the cut of a batch nor on ranks."""
+"""Training of every mixer: noise and gradients do not depend on padding, micro-batches or the number of ranks."""
 
 from typing import Any
 
@@ -29,13 +29,13 @@ OF_CHANNELS = ["conv", "extractor", "hyena", "lru", "s4d", "s5"]  # they drop ve
 
 
 def model_settings() -> dict[str, Any]:
-    """Small, masked, with dropout everywhere."""
+    """Return settings of a small model with a mask and with dropout everywhere."""
     dropout = ("model.dropout=0.3", "model.embedding_dropout=true", "model.mixer_dropout=true")
     return settings("protocol=strict", "variant=transformer", *TINY_MODEL, "model.pooling=mean", *dropout)["model"]
 
 
 def mixer_for(name: str, *extra: str, **changes: object) -> Mixer:
-    """For 67 positions of width 6, in training."""
+    """Return a mixer in training for 67 positions of width 6."""
     sizes = {"dim": 6, "qkv_dim": 6, "max_positions": 67, **changes}
     return mixer_of(name, *extra, "protocol=strict", **sizes).train()
 
@@ -85,7 +85,7 @@ def test_the_gradient_of_a_cut_batch_where_channels_are_dropped(name: str) -> No
 @pytest.mark.parametrize("name", OF_CHANNELS)
 def test_a_mixer_drops_a_channel_at_all_positions(name: str) -> None:
     mixer = mixer_for(name, dropout=0.5, dropout_over="channels")
-    set_keys(mixer, seed=1, step=3, rows=range(11))
+    set_keys(mixer, seed=1, step=3, documents=range(11))
     gone = mixer(noise(11, 67, 6)) == 0
     share = gone.double().mean(dim=1)  # a GELU of a very negative number is zero, too
     assert ((share == 1) | (share < 0.1)).all()
@@ -94,7 +94,7 @@ def test_a_mixer_drops_a_channel_at_all_positions(name: str) -> None:
 
 @every_setting
 def test_padding_does_not_change_real_positions_in_training(name: str, extra: list[str]) -> None:
-    """With noise, two-sided and causal; 2 positions are as many as Luna's and Linformer's short memories."""
+    """With noise, two-sided and causal; also where documents are no longer than the memories of Luna and Linformer."""
     if not mixer_for(name, *extra).maskable:
         pytest.skip(f"{name} declares that it cannot mask")
     for causal in (False, True) if mixer_for(name, *extra).can_be_causal else (False,):
@@ -104,7 +104,7 @@ def test_padding_does_not_change_real_positions_in_training(name: str, extra: li
             outputs = []
             for padded in paddings:
                 mixer.redraw(1, 3)
-                set_keys(mixer, seed=1, step=3, rows=[4, 0])
+                set_keys(mixer, seed=1, step=3, documents=[4, 0])
                 mask = mask_of(lengths, padded)
                 outputs.append(mixer(noise(2, 67, 6)[:, :padded], mask)[mask])
             for other in outputs[1:]:

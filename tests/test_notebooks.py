@@ -1,4 +1,4 @@
-"""The notebooks, run from top to bottom in a kernel of their own."""
+"""The notebooks run from top to bottom, each in its own kernel."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Numbers belong to the code and the data that made them: the user's attention, task, and files."""
+"""A run is refused, and not pooled, if the user's attention, task or files changed since it was made."""
 
 import sys
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_only_code_changes_the_fingerprint_of_a_module(tmp_path: Path, monkeypat
 
 
 def test_an_edited_attention_is_refused_with_its_file(cli: Commands) -> None:
-    """After the end of a run, between two seeds, and during a pause."""
+    """It is refused after the end of a run, between two seeds, and during a pause."""
     scaffold(cli, "attention", "mine")
     paused = (*MINE, "train.steps=4000", "sweep_minutes=1e-4", "out=p")
     assert cli(train.main, *MINE, "seed=1")[0] == 0

@@ -150,7 +150,7 @@ def test_every_layout_of_splits_is_the_same_task(layout: Any, tmp_path: Path) ->
     assert task.train.labels.tolist() == [sorted(LABELS).index(row["label"]) for row in SPLIT["train"]]
 
 
-def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     as_saved(tmp_path / "saved")
@@ -223,7 +223,7 @@ def test_quotes_are_read_as_they_are_named(quotes: str, content: str, first: str
 
 
 def test_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
-    """The same from rows padded with 499 to the longest."""
+    """Rows padded with 499 to the longest give the same task."""
     plain = task_of(tmp_path, written(tmp_path / "ids.jsonl", IDS), text="input_ids", tokens="ids")
     assert (plain.name, plain.vocab_size) == ("ids (1000 token ids)", 502)
     kept = [(plain.train.document(row) - 1).tolist() for row in range(len(plain.train))]
@@ -249,7 +249,7 @@ def test_a_quoted_cell_may_have_line_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tokens", ["bytes", "bpe", "ids"])
 def test_baselines_read_what_the_model_reads(tokens: str, tmp_path: Path) -> None:
-    """The last token alone decides; a model that is cut before it has 50 %."""
+    """Only the last token decides, so a baseline of texts that are cut before it is at 50 %."""
     draw = random.Random(5)
     rows = [{"text": [*draw.choices(range(10, 90), k=80), 1 + n % 2], "label": n % 2} for n in range(200)]
     if tokens != "ids":
@@ -350,7 +350,7 @@ def test_splits_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.Mo
         task_of(tmp_path, train, val=0.01)
 
 
-def test_it_trains_without_code(cli: Commands) -> None:
+def test_users_files_train_without_code(cli: Commands) -> None:
     written(Path("pairs.csv"), PAIRS)
     code, out, _ = cli(prepare.main, "task=files", "task.data=pairs.csv")
     assert code == 0

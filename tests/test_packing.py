@@ -1,5 +1,7 @@
 """Packed batches have the values, gradients and noise of padded ones."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 
 from lra.core.errors import UserError
 from lra.core.signals import StopFlag
+from lra.mixers import softmax
 from lra.network.model import Model
 from lra.ops import packing
 from lra.ops.dropout import Dropout, Keyed, set_keys
@@ -40,7 +43,7 @@ def logits_and_gradients(model: Model, *, pack: bool, step: int = 3) -> list[Ten
     tokens *= torch.arange(lengths.max()) < torch.from_numpy(lengths)[:, None]
     packed = Packed.of(lengths + model.cls, lengths.max() + model.cls, tokens.device) if pack else None
     model.redraw(1, step)
-    set_keys(model, seed=1, step=step, rows=range(len(tokens)))
+    set_keys(model, seed=1, step=step, documents=range(len(tokens)))
     logits = model(tokens, packed=packed)
     loss = (logits * noise(*logits.shape, seed=9)).sum()
     gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
@@ -48,7 +51,7 @@ def logits_and_gradients(model: Model, *, pack: bool, step: int = 3) -> list[Ten
 
 
 def check_packed_is_padded(model: Model) -> None:
-    """Within 1e-12 of the largest value, with the noise of an accelerator."""
+    """Compare to 1e-12 of the largest value, with the noise of an accelerator."""
     for module in model.modules():
         if isinstance(module, Keyed):
             module.hashed = True
@@ -59,7 +62,7 @@ def check_packed_is_padded(model: Model) -> None:
 
 
 @every_setting
-def test_packed_is_padded_for_every_mixer(name: str, extra: list[str]) -> None:
+def test_packed_batches_equal_padded_ones_for_every_mixer(name: str, extra: list[str]) -> None:
     """Without noise and with it; pairs of documents of odd lengths, some of one token."""
     for more in (("model.dropout=0",), DROPOUT):
         try:
@@ -80,7 +83,7 @@ def test_packed_is_padded_for_every_mixer(name: str, extra: list[str]) -> None:
         ("simple", "attention.dropout_on=output"),
     ],
 )
-def test_packed_is_padded_for_every_pooling_and_form(name: str, settings: str) -> None:
+def test_packed_batches_equal_padded_ones_for_every_pooling_and_form(name: str, settings: str) -> None:
     check_packed_is_padded(model_for(name, [], *DROPOUT, settings, documents=1))
 
 
@@ -92,7 +95,7 @@ def test_noise_bits_depend_neither_on_padding_nor_packing_nor_the_cut(over: str,
         layer.hashed = hashed
 
     def kept(rows: list[int], longest: int) -> list[Tensor]:
-        set_keys(layers, seed=1, step=3, rows=rows)
+        set_keys(layers, seed=1, step=3, documents=rows)
         outputs = layers[1](torch.ones(len(rows), longest, 13)) != 0
         return [document[: lengths[row]] for document, row in zip(outputs, rows, strict=True)]
 
@@ -101,7 +104,7 @@ def test_noise_bits_depend_neither_on_padding_nor_packing_nor_the_cut(over: str,
     assert torch.equal(padded, torch.cat([*kept([0], 5), *kept([1, 2], 29), *kept([3], 17)]))
     if hashed:  # as packed batches always are
         packed = Packed.of(np.array(lengths), 29, torch.device("cpu"))
-        set_keys(layers, seed=1, step=3, rows=range(4))
+        set_keys(layers, seed=1, step=3, documents=range(4))
         rows = layers[1](torch.ones(packed.chunk_mask.numel(), 13), packed)
         assert torch.equal(padded, rows[packed.chunk_mask.flatten()] != 0)
     assert 0.5 < padded.double().mean() < 0.9
@@ -129,7 +132,7 @@ def test_packed_training_resumes_to_the_last_bit(monkeypatch: pytest.MonkeyPatch
         assert name.startswith("best/") or torch.equal(ended[name], value), name
 
 
-def test_layouts_are_inverted() -> None:
+def test_padding_inverts_packing() -> None:
     lengths = np.array([1, 2 * CHUNK, 3, CHUNK + 1, CHUNK - 1])
     packed = Packed.of(lengths, 2 * CHUNK + 5, torch.device("cpu"))
     padded = noise(5, 2 * CHUNK + 5, 7) * packed.mask.unsqueeze(-1)
@@ -144,3 +147,62 @@ def test_layouts_are_inverted() -> None:
     assert torch.equal(packed.by_row(chunks).squeeze(1), x)
     torch.testing.assert_close(packed.sum_chunks(chunks.sum(dim=2)).squeeze(1), padded.sum(dim=1))
     assert torch.equal(packed.of_chunks(padded[:, 0], x.dtype)[packed.owner == 3], padded[3, 0].expand(2, -1))
+
+
+# ---------------------------------------------------------------- FlashAttention
+
+
+def attended(q, k, v, q_starts, k_starts, scale: float, dropout: float, state: Tensor) -> Tensor:
+    """Softmax attention of each sequence by itself, with a dropout of its weights that `state` draws."""
+    parts = []
+    spans = zip(*(pairwise(starts.tolist()) for starts in (q_starts, k_starts)), strict=True)
+    for number, ((a, b), (c, d)) in enumerate(spans):
+        weights = (torch.einsum("nhd,mhd->hnm", q[a:b], k[c:d]) * scale).softmax(dim=-1)
+        drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(int(state[0]) + number))
+        parts.append(torch.einsum("hnm,mhd->nhd", weights * (drawn >= dropout) / (1 - dropout), v[c:d]))
+    return torch.cat(parts)
+
+
+def forward(q, k, v, q_starts, k_starts, q_longest, k_longest, dropout, causal, debug, *, scale):
+    """As `aten._flash_attention_forward`."""
+    assert not causal and not debug
+    assert q_starts.diff().max() <= q_longest and k_starts.diff().max() <= k_longest
+    state = torch.randint(2**31, (2,)).to(torch.uint64)
+    out = attended(q, k, v, q_starts, k_starts, scale, dropout, state)
+    return out, torch.zeros(q.shape[1], len(q)), state, torch.zeros((), dtype=torch.uint64), torch.zeros(0)
+
+
+def backward(
+    grad, q, k, v, out, sums, q_starts, k_starts, q_longest, k_longest, dropout, causal, state, unused, *, scale
+):
+    """As `aten._flash_attention_backward`."""
+    inputs = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+    with torch.enable_grad():
+        return torch.autograd.grad(attended(*inputs, q_starts, k_starts, scale, dropout, state), inputs, grad)
+
+
+@pytest.fixture
+def flash_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the kernels, which need an accelerator, by a reference."""
+    monkeypatch.setattr(softmax, "FORWARD", forward)
+    monkeypatch.setattr(softmax, "BACKWARD", backward)
+    monkeypatch.setattr(softmax, "has_flash", lambda *_: True)
+
+
+@pytest.mark.usefixtures("flash_on_a_cpu")
+@pytest.mark.parametrize(("pooling", "documents"), [("cls", 1), ("cls", 2), ("mean", 1)])
+def test_packed_flash_attention_equals_padded_attention(pooling: str, documents: int) -> None:
+    settings = ("model.dropout=0", f"model.pooling={pooling}")
+    check_packed_is_padded(model_for("softmax", [], *settings, documents=documents))
+
+
+@pytest.mark.usefixtures("flash_on_a_cpu")
+def test_noise_of_flash_attention_follows_from_seed_step_and_layer_alone() -> None:
+    model = model_for("softmax", [], *DROPOUT, documents=1)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first = logits_and_gradients(model, pack=True)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(6)
+    assert all(map(torch.equal, first, logits_and_gradients(model, pack=True)))
+    assert not torch.equal(first[0], logits_and_gradients(model, pack=True, step=4)[0])

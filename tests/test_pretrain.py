@@ -1,4 +1,4 @@
-"""Self-pretraining: what is hidden, what is predicted, what is seen of a task, and who shares the weights."""
+"""Self-pretraining: hidden tokens, targets, losses, weights that are handed on, and runs that share them."""
 
 import json
 import math
@@ -9,21 +9,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support import (
-    TINY_MODEL,
-    Commands,
-    accumulate,
-    composed,
-    job_of,
-    model_of,
-    spec,
-    stub_task,
-    train_state,
-)
+from support import TINY_MODEL, Commands, accumulate, composed, job_of, model_of, spec, stub_task, train_state
 from torch.nn.functional import cross_entropy
 
 from lra.cli import train
-from lra.config.cell import cell_of
 from lra.core import files
 from lra.core.errors import UserError
 from lra.core.signals import StopFlag
@@ -53,7 +42,7 @@ def vars_of(task: Task) -> dict[str, object]:
 
 
 def documents(count: int, length: int) -> Split:
-    """As many of random tokens 1 to 16."""
+    """Return `count` documents of random tokens 1 to 16."""
     rng = np.random.default_rng(3)
     return Split(
         tokens=rng.integers(1, 17, count * length).astype(np.uint8),
@@ -87,8 +76,8 @@ def test_pictures_are_pretrained_with_the_ids_that_their_task_reads(objective: s
         assert np.array_equal(task.train.targets(rows), ((targets - 1) / 255).astype(np.float32) if values else targets)
 
 
-def test_the_share_that_is_hidden() -> None:
-    """Golden: Philox gives the same bits everywhere. Every step hides others, every evaluation the same."""
+def test_the_fraction_of_hidden_tokens() -> None:
+    """Known counts: Philox gives the same bits everywhere. Each step hides other tokens, each evaluation the same."""
     known = {"values": False, "share": 0.15, "holdout": 0.1, "seed": 1}
     task = inputs_of(documents(200, 101), spec(), "stub", "masked", **known)
     examples = np.arange(len(task.train))
@@ -103,7 +92,7 @@ def test_the_share_that_is_hidden() -> None:
 
 
 def test_masked_tokens_are_the_targets() -> None:
-    """At scored places stands V, everywhere else the document; a document of any length has at least one such place."""
+    """Scored positions hold V, all others the document; every document has at least one scored position."""
     task = stub_task(examples=97, max_len=11)
     split = inputs(task, share=0.01).train.of_step(4)
     examples = np.arange(len(split))
@@ -119,7 +108,7 @@ def test_masked_tokens_are_the_targets() -> None:
     assert np.array_equal(cut, split.targets(examples))
 
 
-def test_the_next_token_is_asked_at_every_token_but_the_last() -> None:
+def test_the_next_token_is_predicted_at_every_token_but_the_last() -> None:
     split = inputs(stub_task(examples=29), "next").train
     examples = np.arange(len(split))
     batch, places = split.pad(examples, 11), split.scored(examples, 11)
@@ -127,7 +116,7 @@ def test_the_next_token_is_asked_at_every_token_but_the_last() -> None:
     assert len(places) == (split.lengths(examples) - 1).sum()
 
 
-def test_numbers_are_asked_by_their_distance() -> None:
+def test_grey_values_are_predicted_as_numbers() -> None:
     """For images: grey values id - 1 of 0 to V - 2, and the mean absolute error."""
     split = inputs(stub_task(), values=True).train
     examples = np.arange(len(split))
@@ -139,7 +128,7 @@ def test_numbers_are_asked_by_their_distance() -> None:
 
 
 def test_a_model_that_knows_nothing_has_the_loss_log_v() -> None:
-    """V classes, since the token that hides is never the answer."""
+    """V classes: the mask token is never the answer."""
     task = inputs(stub_task(examples=43))
     model = model_of(*TINY_MODEL, "protocol=strict", task=task)
     assert model.embedding.tokens.num_embeddings == 18
@@ -152,7 +141,7 @@ def test_a_model_that_knows_nothing_has_the_loss_log_v() -> None:
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_hidden_positions_alone_give_gradient(pooling: str) -> None:
-    """Beside a plain loop: the gradient is that of the mean over hidden positions, and others' logits have none."""
+    """Compare with a plain loop: the gradient of the mean loss over hidden positions; other logits have none."""
     task = inputs(stub_task(examples=19))
     model = model_of(*TINY_MODEL, "protocol=strict", f"model.pooling={pooling}", "model.dropout=0", task=task).double()
     split, examples = task.train.of_step(2), np.arange(7)
@@ -183,8 +172,7 @@ def test_hidden_positions_alone_give_gradient(pooling: str) -> None:
 
 @pytest.mark.parametrize("pixels", ["null", "[0.5,0.25]"])
 @pytest.mark.parametrize("objective", ["masked", "next"])
-def test_all_pretrained_weights_but_the_head_fit_the_classifier(tmp_path: Path, objective: str, pixels: str) -> None:
-    """All but the head; the tokens' vectors without that of the token that hides."""
+def test_all_pretrained_weights_but_the_head_are_loaded(tmp_path: Path, objective: str, pixels: str) -> None:
     task = replace(stub_task(), vocab_size=257)
     sizes = (*TINY_MODEL, "protocol=strict", "model.dropout=0", "model.pooling=mean", f"model.pixels={pixels}")
     model = model_of(*sizes, task=inputs(task, objective))
@@ -196,15 +184,14 @@ def test_all_pretrained_weights_but_the_head_fit_the_classifier(tmp_path: Path, 
         assert name.startswith("head.") or torch.equal(value, weights[name]), name
 
 
-def test_no_other_split_and_no_label_is_seen(
+def test_pretraining_reads_no_label_and_no_other_split(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
-    """A task whose test, validation and labels are poisoned gives the same bytes; also after it waited for another run
-    that computes them."""
+    """With other validation and test data and other labels the weights have the same bytes; the second run waits for a
+    process that seems to compute the same weights."""
     made = []
     for name in ("clean", "poisoned"):
-        cfg = composed(*SMALL, "protocol=strict", "pretrain=masked", f"cache={cache}")
-        job = job_of(settings_of(cfg), cell_of(cfg, cfg.hydra, []))
+        job = job_of(*SMALL, "protocol=strict", "pretrain=masked", f"cache={cache}")
         task = job.components.builder.build(DataConfig.of(job.settings))
         if name == "poisoned":
             poison = replace(task.test, tokens=np.ones_like(task.test.tokens), labels=task.test.labels[::-1])
@@ -300,7 +287,7 @@ def test_an_impossible_pretraining_is_refused(overrides: tuple[str, ...], messag
 
 
 def test_language_models_hand_their_blocks_to_classifiers(tmp_path: Path) -> None:
-    """Books, then text, by init=checkpoint: another vocabulary, context and head; the blocks are all there."""
+    """Books, then text, by init=checkpoint: all blocks are loaded, though vocabulary, context and head differ."""
     shared = ("attention=softmax", "protocol=strict", "task=text", *TINY_MODEL)
     books = spec(vocab_size=19, classes=19, max_len=7, objective="next_token", causal=True)
     source, target = model_of(*shared, task=books), model_of(*shared, task=spec())

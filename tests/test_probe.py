@@ -30,7 +30,7 @@ def tiny(*overrides: str, **changes: object) -> torch.nn.Module:
      ("simple", "strict", "pre"), ("simple_resl", "strict", "post")],
 )  # fmt: skip
 def test_the_numbers_by_their_definitions(system: str, protocol: str, norm: str) -> None:
-    """With A formed, of unpadded examples one by one, by hooks of our own on the mixers."""
+    """With the matrix A formed for single unpadded examples, whose inputs hooks on the mixers collect."""
     task = stub_task()
     model = tiny(f"system={system}", f"protocol={protocol}", f"model.norm={norm}")
     measured = probe(model, task.val, 1, precision="fp32")
@@ -61,7 +61,7 @@ def test_the_numbers_by_their_definitions(system: str, protocol: str, norm: str)
 
 
 def test_padding_is_left_out_where_it_is_masked() -> None:
-    """Documents of one length and other padding: the same numbers but for the mean over examples."""
+    """The numbers of a padded batch are the means of those of its documents."""
     torch.manual_seed(0)
     q, k = torch.randn(2, 3, 11, 5), torch.randn(2, 3, 11, 5)
     real = torch.arange(11) < torch.tensor([[4], [9]])

@@ -1,4 +1,4 @@
-"""Probes: every answer against a plain loop, the distribution of the draws, and what a model is scored on."""
+"""Probe tasks: answers by plain loops, distributions of the draws, baselines, and the positions that are scored."""
 
 import re
 from itertools import permutations
@@ -91,7 +91,7 @@ def test_selective_copy_by_a_loop(cache: Path) -> None:
         assert tokens[-7:] == [12] * 7
 
 
-def test_memorise_has_one_table(cache: Path) -> None:
+def test_memorise_has_one_table_for_all_splits(cache: Path) -> None:
     task = task_of("memorise", cache)
     table: dict[int, int] = {}
     for tokens, answers in rows(task.train, task.val, task.test):
@@ -125,8 +125,7 @@ def recall(tokens: list[int], keys: int, values: int) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "keys", "values", "sizes"),
-    [("fuzzy_recall", 4, 5, ({1, 2}, {2})), ("noisy_recall", 6, 6, ({1}, {1}))],
+    ("name", "keys", "values", "sizes"), [("fuzzy_recall", 4, 5, ({1, 2}, {2})), ("noisy_recall", 6, 6, ({1}, {1}))]
 )
 def test_recall_by_a_dictionary(name: str, keys: int, values: int, sizes: tuple[set, set], cache: Path) -> None:
     task = task_of(name, cache)
@@ -202,7 +201,7 @@ def test_queries_follow_the_power_law(power: float, cache: Path) -> None:
     assert abs(shares - expected).max() < 4 * (2 * 0.25 / 4_000) ** 0.5
 
 
-def test_blanks_stand_before_any_token(cache: Path) -> None:
+def test_blanks_are_spread_evenly(cache: Path) -> None:
     """Twenty-six blanks over seven tokens: the number before each is binomial."""
     task = task_of("selective_copy", cache, train_size=3_000)
     tokens = task.train.tokens.reshape(3_000, 41)[:, :33]
@@ -254,10 +253,7 @@ def trick(name: str, examples: list[Row]) -> tuple[str, list[float]]:
                 first, stop = {"fuzzy_recall": (5, 10), "noisy_recall": (7, 13)}[name]
                 shown = [token for token in tokens[: at + 1] if first <= token < stop]
             chances.append(shown.count(answer) / len(shown))
-    titles = {
-        "selective_copy": "a token of the context at random",
-        "word_problem": "the element itself",
-    }
+    titles = {"selective_copy": "a token of the context at random", "word_problem": "the element itself"}
     return titles.get(name, "a value of the context at random"), chances
 
 
@@ -292,7 +288,7 @@ def test_baselines_by_loops(built: tuple[Probe, Task]) -> None:
 def test_impossible_options_are_refused(name: str, changes: dict, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)) as error:
         probe(name, **changes)
-    assert "\n" not in str(error.value)
+    assert "\n" not in error.value.args[0]
 
 
 # ---------------------------------------------------------------- what a model reads, and what is scored

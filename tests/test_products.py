@@ -1,4 +1,4 @@
-"""The library of fp32 products: exact to fp32 with every attention, refused where it is not, on only inside lra."""
+"""fp32 products by oneDNN: as exact as by MKL with every attention, and used only inside lra."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -20,7 +20,7 @@ here = pytest.mark.skipif(bool(products.lacks()), reason="oneDNN has no fp32 pro
 @here
 @every_setting
 def test_outputs_and_gradients_are_those_of_fp32(name: str, extra: list[str]) -> None:
-    """By oneDNN as near to float64 as by MKL."""
+    """Products by oneDNN are as near to float64 as those by MKL."""
     if name == "reformer":
         extra = ["attention.chunk=100"]  # rounding may change buckets, which then matter
     exact = mixer_of(name, *extra, max_positions=100)

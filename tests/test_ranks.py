@@ -1,4 +1,4 @@
-"""Data parallel: any number of processes gives the numbers of one, and losing one loses nothing.
+"""Data parallel: any number of processes gives the numbers of one, and a killed process loses no result.
 
 Ranks are forked from this process and meet over a file; what torchrun adds is tested with commands.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from forked import exit_code, fork
+from forked import children, exit_code, fork
 from support import TINY_MODEL, Commands, model_of, small_recipe, stub_task, train_model
 from torch import distributed as process_groups
 
@@ -110,7 +110,7 @@ def test_a_pause_of_one_rank_reaches_all(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> None:
-    """The poison is in a token that only one rank reads."""
+    """Only one rank gets a weight that is NaN."""
     task = stub_task()
     recipe = small_recipe(batch_size=2, micro_batch=1)
 
@@ -146,7 +146,7 @@ def test_a_sweep_in_every_rank_is_refused(cli: Commands, monkeypatch: pytest.Mon
 def test_more_ranks_than_can_share_a_batch_are_refused(
     cli: Commands, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
-    """The moments of a norm over the batch are those of one rank."""
+    """A norm over the batch has the moments of one rank only."""
     for variable in distributed.VARIABLES:
         monkeypatch.setenv(variable, "2")
     code, _, err = cli(train.main, "experiment=smoke", *more)
@@ -178,19 +178,6 @@ def wait_for(path: Path) -> None:
         time.sleep(0.05)
 
 
-def children(parent: int) -> list[int]:
-    """The ranks of torchrun."""
-    pids = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent:
-            pids.append(int(path.parent.name))
-    return sorted(pids)
-
-
 def measured(folder: Path) -> list[dict]:
     lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
     return [{key: line[key] for key in ("step", "val_accuracy", "tokens")} for line in lines]
@@ -201,7 +188,7 @@ def measured(folder: Path) -> list[dict]:
 def test_a_killed_rank_ends_the_run_and_the_same_command_resumes_it(cli: Commands, victim: int) -> None:
     launcher = start(3, "out=runs")
     wait_for(FOLDER / "checkpoint.safetensors")
-    os.kill(children(launcher.pid)[victim], signal.SIGKILL)
+    os.kill(sorted(children(launcher.pid))[victim], signal.SIGKILL)
     launcher.communicate(timeout=300)
     assert launcher.returncode == 1
     assert "resumes from step" in ended(start(3, "out=runs"))

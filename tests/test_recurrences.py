@@ -46,7 +46,7 @@ def one_by_one(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Ten
 
 @pytest.mark.parametrize("strength", [0.1, 30])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_every_channel_decays_by_itself(length: int, strength: float) -> None:
+def test_a_product_with_a_decay_for_each_channel_is_its_loop(length: int, strength: float) -> None:
     """Also where decays of a chunk multiply to far less than the least number of float64."""
     q, k, decay, v = inputs = drawn(*[(2, 3, length, 5)] * 3, (2, 3, length, 7))
     log_decay = -strength * decay.abs()
@@ -70,7 +70,7 @@ def test_decays_beyond_the_least_number_are_finite() -> None:
 
 @pytest.mark.parametrize("strength", [1, 20, 60])
 def test_decays_that_forget_all_are_exact_in_fp32(strength: float) -> None:
-    """Where a position keeps less of a state than fp32 tells from nothing, as where it keeps some."""
+    """Where a position keeps none of a state within fp32, and where it keeps some."""
     shape = (2, 3, 2 * SMALL_CHUNK + 3, 5)
     q, k, v, decay = (noise(*shape, seed=seed) for seed in range(4))
     log_decay = -strength * decay.abs()
@@ -95,15 +95,15 @@ def in_fp32_and_exactly(decays: Callable[[Tensor], Tensor], corrects: bool) -> l
 
 
 @pytest.mark.parametrize("corrects", [False, True])
-def test_a_position_has_no_decay_from_itself(corrects: bool) -> None:
-    """Gradients by decays so strong that rounding of what a position gives to itself would be far above them."""
+def test_gradients_by_strong_decays_are_exact(corrects: bool) -> None:
+    """A position does not decay its own value: its rounding would exceed the gradients by strong decays."""
     _, (mine, theirs), *_ = in_fp32_and_exactly(lambda noise: -10 - noise.abs(), corrects)
     assert (mine - theirs).abs().max() <= 1e-5 * theirs.abs().max()
 
 
 @pytest.mark.parametrize("reset", [-20, -2000])
 @pytest.mark.parametrize("corrects", [False, True])
-def test_digits_outlast_a_reset(corrects: bool, reset: float) -> None:
+def test_weak_decays_behind_strong_ones_keep_their_digits(corrects: bool, reset: float) -> None:
     """Weak decays behind strong ones, which every fifth position has."""
     fifth = torch.arange(2 * CHUNK + 3) % 5 == 3
     for mine, theirs in in_fp32_and_exactly(lambda noise: (-1e-3 * noise.abs()).masked_fill(fifth, reset), corrects):
@@ -112,7 +112,7 @@ def test_digits_outlast_a_reset(corrects: bool, reset: float) -> None:
 
 @pytest.mark.parametrize("strength", [0.1, 30])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_state_that_reads_itself_is_its_loop(length: int, strength: float) -> None:
+def test_the_dplr_delta_rule_is_its_loop(length: int, strength: float) -> None:
     """Each channel decays by itself before the state is read."""
     q, a, b, k, decay, v = inputs = drawn(*[(2, 3, length, 5)] * 5, (2, 3, length, 7))
     log_decay, a, b = -strength * decay.abs(), 0.3 * a, 0.3 * b
@@ -126,8 +126,8 @@ def test_a_state_that_reads_itself_is_its_loop(length: int, strength: float) -> 
 
 
 @pytest.mark.parametrize("product", ["channels", "delta", "delta rule", "memory"])
-def test_products_round_without_regard_to_later_positions(product: str) -> None:
-    """To the last bit of fp32, where they go on from chunk to chunk."""
+def test_later_positions_change_no_bit(product: str) -> None:
+    """To the last bit of fp32, in products that carry a state from chunk to chunk."""
     length, place = 3 * SMALL_CHUNK, SMALL_CHUNK + 7
 
     def output(seed: int) -> Tensor:
@@ -426,7 +426,7 @@ def test_initial_states_are_those_of_the_papers() -> None:
 
 
 def shifted(x: Tensor, taps: Tensor) -> Tensor:
-    """As on an accelerator."""
+    """Compute the short convolution as on an accelerator."""
     return sum_of_shifted(pad(x, (0, 0, taps.shape[1] - 1, 0)), taps)
 
 

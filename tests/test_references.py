@@ -1,4 +1,4 @@
-"""Mixers against references written from the formulas of their descriptions, in float64.
+"""Mixers against float64 references written from the formulas that they state.
 
 Padding and causality need no reference of their own: by the checks in test_attention.py padding changes nothing, and a
 causal output is that of the document that ends there.
@@ -23,7 +23,7 @@ SHAPE = shape()
 
 
 @every_setting
-def test_the_formula_of_the_card_is_what_runs(name: str, extra: list[str]) -> None:
+def test_the_stated_formula_is_what_is_computed(name: str, extra: list[str]) -> None:
     for protocol in protocols_of(name):
         agrees(mixer_of(name, *extra, f"protocol={protocol}"), name)
 
@@ -126,7 +126,7 @@ def luna(mixer: Mixer, x: Tensor, memory: Tensor | None = None) -> Tensor:
 
 
 def packed(mixer: Mixer, x: Tensor, memory: Tensor) -> Tensor:
-    """P' of the normed memory."""
+    """Return P', the packed memory, from the normed memory."""
     return merge_heads(attend(*heads(mixer, memory, "pack_query"), *2 * heads(mixer, x, "pack_key"), mixer.info.scale))
 
 
@@ -171,7 +171,7 @@ def synthesizer(mixer: Mixer, x: Tensor) -> Tensor:
 
 
 def kernel(mixer: Mixer, x: Tensor) -> Tensor:
-    """The quadratic order, with the feature map that the formula states."""
+    """Form all weights with the feature map that the formula states."""
     q, k, v = heads(mixer, x)
     stated = mixer.info.formula.split("φ = ")[1].removesuffix(", x' = x / Dh^¼")
     weights = phi(mixer, stated, q) @ phi(mixer, stated, k).transpose(-2, -1)

@@ -97,16 +97,16 @@ def test_an_interrupted_run_ends_with_the_same_bytes(whole, name: str) -> None:
 def test_runs_end_early_where_their_recipe_says_so(whole) -> None:
     """Without a better validation, after four steps of cooldown; or solved, by a low goal."""
     cooled, solved = (whole(*(INTERRUPTED | SLOW)[name][0]) for name in ("early stopping", "solved"))
-    assert (cooled["record"]["ended"], cooled["record"]["reached"]) == ("no progress", {})
-    assert [line["step"] for line in cooled["metrics"]] == [3, 6, 9, 12, 13]
-    assert [round(line["lr"] / 1e-30, 9) for line in cooled["metrics"]] == [0.5, 1, 1, 0.5, 0.25]
-    assert solved["record"]["ended"] == "solved"
-    assert [line["step"] for line in solved["metrics"]] == [5, 10]
-    assert "ended" not in whole(*SIMPLE)["record"]
+    assert (cooled[names.RECORD]["ended"], cooled[names.RECORD]["reached"]) == ("no progress", {})
+    assert [line["step"] for line in cooled[names.METRICS]] == [3, 6, 9, 12, 13]
+    assert [round(line["lr"] / 1e-30, 9) for line in cooled[names.METRICS]] == [0.5, 1, 1, 0.5, 0.25]
+    assert solved[names.RECORD]["ended"] == "solved"
+    assert [line["step"] for line in solved[names.METRICS]] == [5, 10]
+    assert "ended" not in whole(*SIMPLE)[names.RECORD]
 
 
 def test_an_interrupted_run_on_an_accelerator(whole, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There, losses are read later."""
+    """Losses are read one step late there."""
     expected = whole(*PERFORMER)
     for module in (trainer, evaluate):
         monkeypatch.setattr(module, "is_asynchronous", lambda _: True)
@@ -125,8 +125,8 @@ def test_time_limits_pause_and_every_start_advances(whole) -> None:
         state = checkpoint.read(run_folder())[1]["training"]
         places.append((state["step"], state["measured"]))
         assert trained(*SIMPLE, "out=runs", "sweep_minutes=0.0001") == 75
-    assert places == [(5, 0), (5, 5)]
-    assert trained(*SIMPLE, "out=runs", fault="step:10:term") == 143
+    assert places == [(5, 0), (6, 5)], "the evaluation and a step"
+    assert trained(*SIMPLE, "out=runs", fault="step:9:term") == 143, "after the last step"
     assert trained(*SIMPLE, "out=runs", "sweep_minutes=0.0001") == 0
     assert result("runs") == expected
 

@@ -1,7 +1,5 @@
 """protocol=s4: the configurations of state-spaces/s4, parameter counts, weight decay and batch norm."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -68,13 +66,6 @@ def test_golden_parameter_counts(overrides: list[str], printed: float) -> None:
     assert round(count, -4 if count > 1e6 else -3) == printed
 
 
-def test_the_cosine_ends_at_zero() -> None:
-    """Half a period over what the warm-up leaves."""
-    recipe = recipe_of(steps=107, warmup=7, lr=0.3, schedule="cosine_to_zero")
-    for step, share in ((0, 0), (7, 1), (32, (1 + math.sqrt(0.5)) / 2), (57, 0.5), (107, 0)):
-        assert recipe.learning_rate(step) == pytest.approx(0.3 * share, abs=1e-12)
-
-
 @pytest.mark.parametrize("task", ["listops", "pathfinder"])
 def test_norms_biases_and_embeddings_do_not_decay(task: str) -> None:
     """Norms, biases and embeddings; pictures have no table of them, but a map. The state has no decay of its own."""
@@ -110,7 +101,7 @@ def test_batch_norm_is_torchs() -> None:
     torch.testing.assert_close(ours(x, None).flatten(0, 1), theirs(x.flatten(0, 1)), rtol=1e-10, atol=1e-12)
 
 
-def test_a_block_is_the_familys() -> None:
+def test_a_block_is_that_of_s4() -> None:
     """x + mixer(norm(x)) before norms and norm(x + mixer(x)) after them; no feed-forward net, and one linear map."""
     x, mask = noise(2, 7, 6), mask_of([7, 4], 7)
     for norm in ("pre", "post"):

@@ -65,9 +65,7 @@ def test_a_signal_that_another_library_handles_is_left_to_it() -> None:
 
 @pytest.mark.parametrize("number", CODES)
 @pytest.mark.parametrize("is_within", [False, True])
-def test_a_flag_within_another_takes_the_signal_before_it_and_during_it(
-    number: signal.Signals, is_within: bool
-) -> None:
+def test_a_nested_flag_is_set_by_signals_before_and_during_it(number: signal.Signals, is_within: bool) -> None:
     with StopFlag(repeated=True) as around:
         if not is_within:
             os.kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""The cache: built once, whole or absent, and refused when it was changed."""
+"""The cache of prepared data: built once, complete or absent, refused if damaged."""
 
 import json
 import multiprocessing
@@ -88,7 +88,7 @@ def test_a_task_is_prepared_once_and_memory_mapped(tmp_path: Path) -> None:
         (0, [1] * 3, {"fixed_length": True, "max_len": 2}, "length 3, expected 2 to 2"),
     ],
 )
-def test_examples_agree_with_the_facts(
+def test_examples_outside_the_spec_are_refused(
     tmp_path: Path, label: int, tokens: list[int], kind: dict[str, Any], message: str
 ) -> None:
     def make(writers: dict[str, Writer], staging: Path) -> None:
@@ -100,7 +100,7 @@ def test_examples_agree_with_the_facts(
 
 
 def test_data_are_prepared_again_when_a_named_file_changes(tmp_path: Path) -> None:
-    """And not when it is written again with the same content."""
+    """They are not prepared again when it is written again with the same content."""
     raw = tmp_path / "raw.txt"
 
     def make(writers: dict[str, Writer], folder: Path) -> str:
@@ -132,7 +132,7 @@ def test_parallel_jobs_build_once(tmp_path: Path) -> None:
 
 
 def test_a_killed_builder_is_taken_over(tmp_path: Path) -> None:
-    """Its lock dies with it, and the next one sweeps its files away."""
+    """Its lock ends with it, and the next builder deletes its files."""
     context = multiprocessing.get_context("fork")
     started = context.Event()
 
@@ -160,12 +160,12 @@ def test_a_failing_build_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["val.labels.npy", "test.tokens.npy", MANIFEST])
 def test_a_damaged_cache_is_refused(tmp_path: Path, name: str) -> None:
-    """In one line, and nothing is built in its place."""
+    """The error is one line, and nothing is built in its place."""
     path = build(tmp_path, tmp_path / "log").folder / name
     path.write_bytes(path.read_bytes()[:-4] + b"\xff")
     with pytest.raises(UserError, match=f"{name}: .*; delete {path.parent}") as error:
         build(tmp_path, tmp_path / "log")
-    assert "\n" not in str(error.value)
+    assert "\n" not in error.value.args[0]
     assert len((tmp_path / "log").read_text().splitlines()) == 1
 
 

@@ -3,19 +3,18 @@
 import functools
 import json
 import lzma
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from support import built_under_one_name, data_config, of_real_data
+from support import built_under_one_name, data_config, examples_of, refuses
 
 from lra.core.errors import UserError
 from lra.datasets import hub
 from lra.datasets.groups import held_out, limited
-from lra.tasks import DataConfig, Split, Task, text
+from lra.tasks import DataConfig, Task, text
 from lra.tasks.text import Text
 
 Reviews = dict[str, list[tuple[int, str]]]
@@ -62,10 +61,6 @@ def expected(rows: list[tuple[int, str]], length: int) -> list[tuple[list[int], 
     return [([byte + 1 for byte in review[:length]], label) for review, label in pairs]
 
 
-def stored(split: Split) -> list[tuple[list[int], int]]:
-    return [(split.document(row).tolist(), int(split.labels[row])) for row in range(len(split))]
-
-
 def built(folder: Path, reviews: Reviews, **changes: Any) -> Task:
     as_json_lines(folder / "data", reviews)
     return imdb(**changes).build(data_config(folder / "cache", folder / "data"))
@@ -84,8 +79,8 @@ def test_every_source_of_the_same_data_has_the_same_digest(
     monkeypatch.setattr(hub, "rows", from_hub)
     tasks.append(imdb().build(data_config(tmp_path / "cache")))
     assert len({task.digest for task in tasks}) == 1
-    assert stored(tasks[0].train) == expected(reviews["train"], 37)
-    assert stored(tasks[0].test) == expected(reviews["test"], 37)
+    assert examples_of(tasks[0].train) == expected(reviews["train"], 37)
+    assert examples_of(tasks[0].test) == expected(reviews["test"], 37)
     assert tasks[0].validates_on_test
     text, _ = sorted((review.encode(), label) for label, review in reviews["test"])[3]
     assert imdb().encode(text.decode(), Path("unused")).tolist() == tasks[0].test.document(3).tolist()
@@ -109,8 +104,8 @@ def test_holdout_is_a_tenth_of_each_class_of_train(tmp_path: Path, reviews: Revi
     task = built(tmp_path, reviews, validation="holdout")
     assert (len(task.train), len(task.val), len(task.test)) == (24, 2, 26)
     assert task.val.labels.sum() == 1
-    assert Counter(map(str, stored(task.train) + stored(task.val))) == Counter(map(str, expected(reviews["train"], 37)))
-    assert stored(task.test) == expected(reviews["test"], 37)
+    assert sorted(examples_of(task.train) + examples_of(task.val)) == sorted(expected(reviews["train"], 37))
+    assert examples_of(task.test) == expected(reviews["test"], 37)
 
 
 def test_held_out_is_a_function_of_the_labels() -> None:
@@ -126,7 +121,7 @@ def test_a_limit_takes_a_sample_of_each_split_in_its_order(tmp_path: Path, revie
     assert task.name == "text (length 37, limit 17)"
     for split, rows in (("train", task.train), ("test", task.test)):
         whole = expected(reviews[split], 37)
-        assert stored(rows) == [whole[row] for row in limited(26, 17, split)]
+        assert examples_of(rows) == [whole[row] for row in limited(26, 17, split)]
 
 
 def test_baselines_of_texts_that_a_word_decides(tmp_path: Path, reviews: Reviews) -> None:
@@ -137,13 +132,6 @@ def test_baselines_of_texts_that_a_word_decides(tmp_path: Path, reviews: Reviews
 
 
 # ---------------------------------------------------------------- bad input
-
-
-def refused(tmp_path: Path, message: str) -> None:
-    with pytest.raises(UserError, match=message) as error:
-        imdb().build(data_config(tmp_path / "cache", tmp_path / "data"))
-    assert "\n" not in str(error.value)
-    assert not list(tmp_path.rglob("manifest.json"))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +147,7 @@ def test_a_bad_line_is_named(tmp_path: Path, reviews: Reviews, line: str, messag
     path = tmp_path / "data" / "imdb" / "test.jsonl"
     rows = path.read_text().splitlines()
     path.write_text("\n".join([*rows[:4], line, *rows[4:]]) + "\n")
-    refused(tmp_path, f"test.jsonl:5: {message}")
+    refuses(imdb(), data_config(tmp_path / "cache", tmp_path / "data"), f"test.jsonl:5: {message}")
 
 
 @pytest.mark.parametrize("offline", [True, False])
@@ -169,7 +157,8 @@ def test_missing_data_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "data").mkdir()
     monkeypatch.setenv("HF_HUB_OFFLINE", str(int(offline)))
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-    refused(tmp_path, rf"stanfordnlp/imdb .*: not in {tmp_path / 'data'}, .* Put there: imdb/train.jsonl")
+    message = rf"stanfordnlp/imdb .*: not in {tmp_path / 'data'}, .* Put there: imdb/train.jsonl"
+    refuses(imdb(), data_config(tmp_path / "cache", tmp_path / "data"), message)
 
 
 # ---------------------------------------------------------------- the real reviews
@@ -182,7 +171,8 @@ def plain(path: Path) -> list[tuple[bytes, int]]:
     return sorted((row["text"].encode(), row["label"]) for row in rows)
 
 
-@of_real_data
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [1_009, None])
 def test_real_reviews_are_read_as_plain_python_reads_them(real_data: Path, tmp_path: Path, limit: int | None) -> None:
     task = built_under_one_name(imdb(max_length=4000, limit=limit), data_config(tmp_path, real_data))
     assert task.name == ("text" if limit is None else "text (limit 1009)")

@@ -1,4 +1,4 @@
-"""Tokenisers: nothing is lost, nothing is padding, the same texts give the same bytes."""
+"""Tokenisers: lossless, without padding ids, the same bytes from the same texts in every process."""
 
 import json
 import os

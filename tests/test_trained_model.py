@@ -39,7 +39,7 @@ def write_texts(folder: str, columns: str, row: str) -> None:
 
 
 def test_words_of_listops(cli: Commands) -> None:
-    """With a rule that tests the weights of the last step, and with token ids in place of a text."""
+    """The run tests the weights of its last step; examples are texts or token ids."""
     folder, task = trained(cli, *LISTOPS, "attention=softmax", "train.selection=last")
     model, (predicted, _) = lra.model(folder), np.load(folder / PREDICTIONS)
     documents = [task.test.document(number) for number in range(30)]
@@ -65,7 +65,7 @@ def test_words_of_listops(cli: Commands) -> None:
 
 @pytest.mark.parametrize("tokens", ["bytes", "bpe"])
 def test_texts_with_the_names_of_their_classes(cli: Commands, tokens: str) -> None:
-    """The data are not needed any more."""
+    """The data may be gone by then."""
     row = "text {n} of the {split} is {label} {label},{label}"
     write_texts("own", "text,label", row)
     sizes = ("task.vocabulary=300",) if tokens == "bpe" else ("task.max_length=23",)

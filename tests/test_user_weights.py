@@ -1,4 +1,4 @@
-"""A user's mixer trains with every kind of weight that torch trains, and keeps the values that its class gave them."""
+"""A user's mixer may have tied, strided, empty and complex weights, and keeps the values that its class sets."""
 
 import numpy as np
 import pytest
@@ -72,13 +72,8 @@ KINDS = (Tied, Strided, Complex)
 def made(kind: type[Mixer], protocol: str) -> Model:
     torch.manual_seed(3)
     model = settings("attention=softmax", "variant=transformer", f"protocol={protocol}")["model"]
-    return Model(
-        kind,
-        spec(),
-        Architecture(
-            **model | {"dim": 12, "qkv_dim": 12, "heads": 3, "mlp_dim": 7, "depth": 2, "attention_bias": True}
-        ),
-    )
+    sizes = {"dim": 12, "qkv_dim": 12, "heads": 3, "mlp_dim": 7, "depth": 2, "attention_bias": True}
+    return Model(kind, spec(), Architecture(**model | sizes))
 
 
 def trainer_of(kind: type[Mixer]) -> Trainer:
@@ -92,7 +87,7 @@ def take_step(trainer: Trainer, step: int) -> Update:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_trains_and_a_checkpoint_goes_on_to_the_last_bit(kind: type[Mixer]) -> None:
+def test_users_weights_train_and_resume_to_the_last_bit(kind: type[Mixer]) -> None:
     first, second = (trainer_of(kind) for _ in range(2))
     before = train_state(first.model)
     for step in range(6):
@@ -108,30 +103,6 @@ def test_it_trains_and_a_checkpoint_goes_on_to_the_last_bit(kind: type[Mixer]) -
     assert {name for name, value in first.model.named_parameters() if ".mixer." in name and value.numel()} <= moved
 
 
-def test_complex_weights_are_updated_as_pairs_of_real_ones() -> None:
-    class Twin(Mixer):
-        info = INFO
-
-        def __init__(self, config: MixerConfig) -> None:
-            super().__init__(config)
-            self.pairs = nn.Parameter(torch.view_as_real(torch.randn(config.dim, dtype=torch.cfloat)).clone())
-            self.gate = nn.Linear(config.dim, config.dim)
-            nn.init.zeros_(self.gate.weight)
-            nn.init.constant_(self.gate.bias, 4)
-
-        def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-            return (x * torch.view_as_complex(self.pairs)).real * torch.sigmoid(self.gate(x))
-
-    found = []
-    for kind, name in ((Complex, "poles"), (Twin, "pairs")):
-        training = trainer_of(kind)
-        for step in range(4):
-            take_step(training, step)
-        value = training.model.blocks[1].mixer.get_parameter(name).detach()
-        found.append(torch.view_as_real(value) if value.is_complex() else value)
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
-
-
 def test_a_step_that_is_not_finite_leaves_complex_weights() -> None:
     training = trainer_of(Complex)
     before = train_state(training.model)
@@ -143,7 +114,7 @@ def test_a_step_that_is_not_finite_leaves_complex_weights() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["lra", "strict"])
-def test_values_of_the_class_are_kept(protocol: str) -> None:
+def test_initial_values_of_a_users_class_are_kept(protocol: str) -> None:
     """Under `lra` Xavier is for the projections that a class left as drawn; there biases are then zero."""
     gate, tied = (made(kind, protocol).blocks[1].mixer for kind in (Complex, Tied))
     assert (gate.gate.weight.abs().max(), gate.gate.bias.min()) == (0, 4)

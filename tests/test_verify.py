@@ -52,7 +52,7 @@ def folder(reported: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kept(folder: Path) -> Path:
-    """Runs in runs.jsonl alone."""
+    """Return a folder whose runs are in runs.jsonl only."""
     keep_runs(folder, read_runs(folder))
     shutil.rmtree(folder / "listops")
     return folder
@@ -63,7 +63,7 @@ def seed1(folder: Path) -> Path:
 
 
 def other_answers(folder: Path) -> None:
-    """With the digest that the record lists, so that only the accuracy tells."""
+    """Change an answer and list its digest in the record, so that only the accuracy shows it."""
     path = seed1(folder).with_name(PREDICTIONS)
     array = np.load(path)
     array[0, 0] += 1
@@ -181,17 +181,14 @@ def test_a_copy_under_another_name_has_no_mismatch(folder: Path) -> None:
     assert verify(folder.rename(folder.with_name("backup"))) == (4, [])
 
 
-def test_a_kept_folder_needs_its_page_alone(kept: Path) -> None:
+def test_a_kept_folder_may_lack_its_tables(kept: Path) -> None:
     for name in (TABLE, TABLE_TEX, SEEDS):
         (kept / name).unlink()
     assert verify(kept) == (4, [])
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [("10", "9", "-1"), pytest.param(("None", "nan"), marks=pytest.mark.slow)],
-)
-def test_honest_results_of_any_labels_have_no_mismatch(cli: Commands, labels: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("labels", [("10", "9", "-1"), pytest.param(("None", "nan"), marks=pytest.mark.slow)])
+def test_results_with_labels_that_look_like_numbers_have_no_mismatch(cli: Commands, labels: tuple[str, ...]) -> None:
     Path("own").mkdir()
     with Path("own/train.jsonl").open("w") as file:
         for number in range(80):
@@ -202,7 +199,7 @@ def test_honest_results_of_any_labels_have_no_mismatch(cli: Commands, labels: tu
     assert verify(Path("o")) == (1, [])
 
 
-def test_the_commands(cli: Commands, folder: Path) -> None:
+def test_keep_verify_and_write_from_the_command_line(cli: Commands, folder: Path) -> None:
     """Keep, verify and write; exit code 1 for a mismatch, 2 for an error."""
     assert cli(report.main, "--keep", str(folder))[0] == 0
     shutil.rmtree(folder / "listops")

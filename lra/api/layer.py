@@ -81,7 +81,7 @@ class AttentionLayer(nn.Module):
     def _draw(self, documents: int) -> None:
         """Seed the noise of this call."""
         seed = int(torch.randint(2**62, ()))  # the only draw from torch's generator, so that manual_seed repeats it
-        set_keys(self.mixer, seed=seed, step=0, rows=range(documents))
+        set_keys(self.mixer, seed=seed, step=0, documents=range(documents))
         if self.mixer.redraw_every is None:
             return
         # Activation checkpointing restores torch's generator and repeats a call: its seed names the features again.

@@ -10,7 +10,7 @@ import pandas as pd
 
 from lra.core.errors import UserError, did_you_mean
 from lra.reports import Report, write_report
-from lra.reports.frame import CELL, default_reference, present, refuse_hidden_differences, seeds
+from lra.reports.frame import CELL, default_reference, present, refuse_hidden_differences
 from lra.reports.statistics import Comparison
 from lra.reports.statistics import compare as compare_scores
 
@@ -18,22 +18,13 @@ Rule = Literal["best_val", "last", "best_test"]
 NAMES = ["protocol", "selection", "task", "short", "system", "attention", "variant", "settings", "metric", "seed"]
 
 
-class Results:
-    """The runs of a results folder. `docs/api.md` describes every column of the DataFrames."""
-
-    def __init__(self, path: Path, selection: Rule | None) -> None:
-        self._report = Report(path, selection)
+class Results(Report):
+    """The runs of a results folder, as `lra.load` returns them. `docs/api.md` describes every column."""
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row for each system on each task, with the numbers of the report."""
-        cells = self._report.cells
-        return cells[cells.kind == "system"].reset_index(drop=True).drop(columns=["kind", "column"])
-
-    @cached_property
-    def seeds(self) -> pd.DataFrame:
-        """One row for each run, missing runs included."""
-        return seeds(self._report.frame)
+        return self.cells[self.cells.kind == "system"].reset_index(drop=True).drop(columns=["kind", "column"])
 
     @cached_property
     def curves(self) -> pd.DataFrame:
@@ -69,7 +60,7 @@ class Results:
 
         `task` (full or short name) and `protocol` may be left out if the system has only one. Raises UserError.
         """
-        frame = self._report.frame
+        frame = self.frame
         matching = frame[
             (frame.system == name)
             & ((frame.task == task) | (frame.short == task) | (task is None))
@@ -84,16 +75,16 @@ class Results:
         return matching.reset_index(drop=True)
 
     def _runs(self) -> list[tuple[int, Any]]:
-        return [(index, run) for index, run in enumerate(self._report.frame.run) if run is not None]
+        return [(index, run) for index, run in enumerate(self.frame.run) if run is not None]
 
     def _named(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Add the names of each row's run; they are categories, which take little memory."""
-        names = self._report.frame[NAMES].astype({name: "category" for name in NAMES if name != "seed"})
+        names = self.frame[NAMES].astype({name: "category" for name in NAMES if name != "seed"})
         taken = names.take(frame["index"].astype(int).to_numpy()).reset_index(drop=True)
         return pd.concat([taken, frame.drop(columns="index").reset_index(drop=True)], axis=1)
 
     def __repr__(self) -> str:
-        return f"results of {self._report.title!r} ({len(self._report.runs)} runs)"
+        return f"results of {self.title!r} ({len(self.runs)} runs)"
 
 
 def load(path: str | Path, *, selection: Rule | None = None) -> Results:

@@ -75,7 +75,7 @@ def layer_step(subject: Subject, length: int, device: str) -> Step:
     def run() -> None:
         x.grad = None
         module.zero_grad()
-        set_keys(module, seed=settings.seed, step=0, rows=range(batch))
+        set_keys(module, seed=settings.seed, step=0, documents=range(batch))
         with torch.autocast(device, torch.bfloat16, enabled=settings.precision == "bf16"):
             y = module(x)
         y.backward(weights.to(y.dtype))

@@ -97,7 +97,7 @@ def cast(mixer: Mixer, dtype: torch.dtype) -> Mixer:
 def trained(mixer: Mixer, documents: list[int]) -> Mixer:
     """Put a mixer in training mode with the noise of the documents at these indices of a batch, and return it."""
     mixer.train().redraw(SEED, STEP)
-    dropout.set_keys(mixer, seed=SEED, step=STEP, rows=documents)
+    dropout.set_keys(mixer, seed=SEED, step=STEP, documents=documents)
     return mixer
 
 

@@ -148,9 +148,9 @@ class Source:
     """Raw data of a task: files, or a data set of the hub.
 
     Args:
-        name: origin of the data, for the record; empty if the data are missing.
-        read: returns all data in the form that the task's `fill` expects; raises UserError if they are missing.
-        files: the files; empty for the hub and for missing data.
+        name: origin of the data, for the record.
+        read: returns all data in the form that the task's `fill` expects; raises UserError if the hub has none.
+        files: the files; empty for the hub.
     """
 
     name: str
@@ -169,7 +169,7 @@ class FromSource(TaskBuilder):
 
     @abstractmethod
     def find(self) -> Source:
-        """Return the source of the data in `data_config` without reading it."""
+        """Return the source of the data in `data_config` without reading it; raise UserError if there is none."""
 
     @abstractmethod
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
@@ -187,8 +187,8 @@ class FromSource(TaskBuilder):
     def locate(self, data_config: DataConfig) -> str:
         builder = self.at(data_config)
         source = builder.find()
-        if not source.files and not cache.is_prepared(builder) and not (source.name and hub.is_reachable()):
-            source.read()  # raises the UserError for missing data
+        if not source.files and not cache.is_prepared(builder) and not hub.is_reachable():
+            source.read()  # raises the UserError for data that cannot be fetched
         return super().locate(data_config)
 
     def first(self, *names: str) -> Path | None:
@@ -226,14 +226,6 @@ class FromSource(TaskBuilder):
             if len(missing) < len(paths):
                 raise UserError(f"{missing[0]}: no such file; it belongs to {', '.join(layout.values())}")
         return {}
-
-    def missing(self, what: str, *, wants: str, reason: str) -> Source:
-        """Return a source whose `read` raises `hub.missing_data_error`."""
-
-        def read() -> None:
-            raise hub.missing_data_error(self.config, what, wants=wants, reason=reason)
-
-        return Source(name="", read=read)
 
 
 @dataclass(kw_only=True)
@@ -294,15 +286,3 @@ def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> 
         for future in window:
             future.cancel()
         pool.shutdown()
-
-
-class FromFolder(FromSource):
-    """Builder of a task whose option `folder` is the folder of raw data: a path, or a path below the data folder."""
-
-    folder: str
-
-    def at(self, data_config: DataConfig) -> Self:
-        """Return a copy as `TaskBuilder.at` does; raise UserError early if `folder` does not exist."""
-        builder = super().at(data_config)
-        builder.located(builder.folder, "folder")
-        return builder

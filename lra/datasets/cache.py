@@ -7,7 +7,6 @@ path, inode, size and times of its files are unchanged.
 """
 
 import hashlib
-import math
 import os
 import shutil
 from array import array
@@ -121,7 +120,7 @@ def _build(builder: "TaskBuilder", folder: Path, identity: Identity) -> None:
             "digest": _digest(staging),
             "files": {path.name: sha256(path) for path in sorted(staging.iterdir())},
             "source": source,
-            "baselines": _finite(task, builder.baselines(mapped)),
+            "baselines": {name: float(score) for name, score in builder.baselines(mapped).items()},
             "doubts": doubts,
             "created_by": f"lra {__version__}",
         }
@@ -143,14 +142,6 @@ def _digest(folder: Path) -> str:
         split, name = path.stem.split(".")
         digests[f"{split}.{IN_DIGESTS.get(name, name)}"] = hashlib.sha256(np.load(path, mmap_mode="r")).hexdigest()
     return digest(digests)
-
-
-def _finite(task: str, values: dict[str, float]) -> dict[str, float]:
-    """Return the finite baselines, and print a message for each other one."""
-    for name, value in values.items():
-        if not math.isfinite(value):
-            say(f"{task}: the baseline {name!r} is {value}; it is left out")
-    return {name: float(value) for name, value in values.items() if math.isfinite(value)}
 
 
 def stored(config: DataConfig, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:

@@ -36,7 +36,7 @@ class Keyed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.key: tuple[int, int, int] | None = None  # seed, step, layer
-        self.rows: Sequence[int] = ()  # [B] indices of the documents in the step's batch
+        self.documents: Sequence[int] = ()  # [B] indices of the documents in the step's batch
         self.hash_words: Tensor | None = None  # [B] int32, hashes of the key
         self.seed: Tensor | None = None  # [] int64 on the host, the sum of these words
         self.hashed = False  # True: hash coordinates on a CPU, too
@@ -112,22 +112,22 @@ class Dropout(Keyed):
         """Return the flat indices [n] of the values to drop; cheaper than a mask."""
         self.check_key(x, None)
         dropped = []
-        for number, row in enumerate(self.rows):
-            for indices in self._document_indices(row, x.shape[1:]):
+        for number, document in enumerate(self.documents):
+            for indices in self._document_indices(document, x.shape[1:]):
                 indices += number * x[0].numel()
                 dropped.append(indices)
         return torch.from_numpy(np.concatenate(dropped))
 
-    def _document_indices(self, row: int, shape: Sequence[int]) -> Iterator[np.ndarray]:
+    def _document_indices(self, document: int, shape: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield flat indices to drop in a document [F], [L, F] or [H, ..., m], in pieces that fit a CPU's cache."""
         assert self.key is not None
         seed, step, layer = self.key
         level, size, width = round(self.p * LEVELS), prod(shape), shape[-1]
         if self.over == "channels":
-            words = streams.pcg(seed, "dropout", step, layer, row, 0).random_raw(-(-width // 4)).view(np.uint16)
+            words = streams.pcg(seed, "dropout", step, layer, document, 0).random_raw(-(-width // 4)).view(np.uint16)
             yield (np.arange(0, size, width)[:, None] + np.flatnonzero(words[:width] < level)).ravel()
         elif len(shape) < 3:
-            bits = streams.pcg(seed, "dropout", step, layer, row, 0)
+            bits = streams.pcg(seed, "dropout", step, layer, document, 0)
             for start in range(0, size, PIECE):
                 count = min(PIECE, size - start)
                 yield np.flatnonzero(bits.random_raw(-(-count // 4)).view(np.uint16)[:count] < level) + start
@@ -135,7 +135,7 @@ class Dropout(Keyed):
             of_head, columns = size // shape[0], -(-width // 4)
             words = np.empty((of_head // width, columns), np.uint64)
             for head in range(shape[0]):
-                bits = streams.pcg(seed, "dropout", step, layer, row, head)
+                bits = streams.pcg(seed, "dropout", step, layer, document, head)
                 for words_of_row in words:
                     words_of_row[:] = bits.random_raw(columns)
                     bits.advance(JUMP - columns)
@@ -152,19 +152,19 @@ class Gumbel(Keyed):
         return x - (-uniform.log()).log().to(x.dtype)
 
 
-def set_keys(model: nn.Module, *, seed: int, step: int, rows: Sequence[int]) -> None:
-    """Set all layers' keys for the next forward pass; `rows`: indices of its documents in the step's batch."""
+def set_keys(model: nn.Module, *, seed: int, step: int, documents: Sequence[int]) -> None:
+    """Set all layers' keys for the next forward pass; `documents`: their indices in the step's batch."""
     layers = [module for module in model.modules() if isinstance(module, Keyed)]
     if not layers:
         return
-    raw = streams.pcg(seed, "dropout", step).random_raw((max(rows, default=0) + 1) * len(layers))
+    raw = streams.pcg(seed, "dropout", step).random_raw((max(documents, default=0) + 1) * len(layers))
     raw = (raw >> np.uint64(32)).astype(np.uint32).view(np.int32)
-    words = torch.from_numpy(np.ascontiguousarray(raw.reshape(-1, len(layers))[list(rows)].T))
+    words = torch.from_numpy(np.ascontiguousarray(raw.reshape(-1, len(layers))[list(documents)].T))
     parameter = next(model.parameters(), None)
     on_device = to_device(words, torch.device("cpu") if parameter is None else parameter.device)
     copies = torch.unbind_copy(on_device), torch.unbind_copy(words.sum(dim=1))  # type: ignore[func-returns-value]  # graphs depend on offsets of views
     for layer, (module, *noise) in enumerate(zip(layers, *copies, strict=True)):  # type: ignore[call-overload]
-        module.key, module.rows = (seed, step, layer), rows
+        module.key, module.documents = (seed, step, layer), documents
         module.hash_words, module.seed = noise
 
 

@@ -68,6 +68,7 @@ def svg(figure: "Figure") -> str:
     """Return a figure as SVG without XML header and date, so that equal figures give equal texts."""
     data = io.StringIO()
     figure.savefig(data, format="svg", metadata={"Date": None, "Creator": None})
+    # HTML allows neither an XML header nor a doctype inside a page
     return data.getvalue().partition("?>")[2].partition(">")[2].lstrip()
 
 
@@ -75,7 +76,7 @@ def _named(name: str) -> str:
     """Return a name as a matplotlib label, with its middle left out if it is too long."""
     half = LONGEST // 2
     text = name if len(name) <= LONGEST else f"{name[: half - 1]}…{name[-half:]}"
-    return text.replace("$", r"\$")
+    return text.replace("$", r"\$")  # matplotlib would read the text between two dollars as a formula
 
 
 def _panels(columns: list[Column], draw: Callable[..., bool], styles: dict[str, Style]) -> list[str]:
@@ -90,11 +91,13 @@ def _panels(columns: list[Column], draw: Callable[..., bool], styles: dict[str, 
         if draw(axis, column, styles):
             axis.set_title(_named(column.name))
             panels.append(svg(figure))
+            # one legend for all panels, since a system has the same style in each
             for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
     if handles:
         order = dict.fromkeys([*(style["label"] for style in styles.values()), *handles])  # "others" come last
         handles = {label: handles[label] for label in order if label in handles}
+        # two columns of short names fit into the width of a panel
         across = 2 if max(map(len, handles)) < LONGEST // 2 + 4 else 1
         figure = Figure(figsize=(WIDTH, LINE * math.ceil(len(handles) / across) + 0.1))
         figure.legend(handles.values(), handles.keys(), loc="center", ncols=across)

@@ -43,6 +43,7 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
     rows = [_of_run(run, selection) for run in runs]
     for row in rows:
         published.add(row["attention"], row["variant"], row["run"].record.row)
+    # a seed that a sweep declared but that has no run yet is a row without a score
     known = {(row["cell"], row["seed"]) for row in rows}
     rows += [_missing(cell, seed, selection) for cell in announced.values() for seed in cell.seeds
              if (cell.folder, seed) not in known]  # fmt: skip
@@ -66,11 +67,6 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
     if len(frame[["protocol", "selection"]].drop_duplicates()) > frame.protocol.nunique():
         columns.append(frame.selection)
     return frame.assign(column=[", ".join(parts) for parts in zip(*columns, strict=True)])
-
-
-def seeds(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the content of seeds.csv: the frame of runs with the name of each run instead of the object."""
-    return frame.drop(columns=INTERNAL).assign(name=[run.name if run is not None else "" for run in frame.run])
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
@@ -150,6 +146,7 @@ def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, st
     for task in tasks:
         base, _, note = task.partition(" (")
         suffix = "-short" if "length" in note else "-small" if note else ""
+        # copies of CIFAR-10 from JPEG files are other pictures, but as many, unless a limit is set
         if note.startswith("JPEG copies") and "limit" not in note:
             suffix = "-copies"
         name = titles.get(task) or (titles[base] + suffix if base in titles else base)

@@ -77,6 +77,7 @@ class Published:
         self.sources: list[PublishedTable] = []
         self.baselines: dict[str, dict[str, float]] = {}
         own = [folder / NAME] if folder and (folder / NAME).exists() else []
+        # rows of tables have the order of these files
         for path in (conf_dir() / "table1.yaml", Path(__file__).with_name(NAME), conf_dir() / "systems.yaml", *own):
             with readable(path):
                 file = _File.model_validate(read_yaml(path) or {})
@@ -98,7 +99,7 @@ class Published:
             return
         row = row if isinstance(row, TableName) else TableName(**row)
         name = row.name if variant == "transformer" else f"{row.name}, {variant}"
-        if name not in self.systems:
+        if name not in self.systems:  # a user's class must not take the name of a published system
             system = PublishedSystem(name=name, attention=attention, variant=variant, complexity=row.complexity)
             self.systems[name] = self._rows[attention, variant] = system
 

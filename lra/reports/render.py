@@ -53,6 +53,7 @@ def escape(text: str) -> str:
     body, marks = re.fullmatch(r"(.*?)((?:<sup>[a-z,]+</sup>)?)", text, re.DOTALL).groups()  # type: ignore[union-attr]
     emphasised = re.fullmatch(r"\*(baseline: .*)\*", body)
     inner = emphasised[1] if emphasised else body
+    # "<" opens a tag unless a space follows, "_" inside a word is plain, and "]" before "(", "[" or ":" ends a link
     inner = re.sub(r"[\\`*|]|<(?! )|(?<!\w)_|_(?!\w)|\](?=[(\[:])", r"\\\g<0>", inner)
     return (f"*{inner}*" if emphasised else inner) + marks
 

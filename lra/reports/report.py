@@ -14,10 +14,10 @@ from lra.records.names import PAGE, README, SEEDS, SEEDS_FIGURE, TABLE, TABLE_TE
 from lra.records.runs import Run, read_runs
 from lra.reports import figures
 from lra.reports.cells import Column
-from lra.reports.frame import CELL, present, runs_frame, seeds
+from lra.reports.frame import CELL, INTERNAL, present, runs_frame
 from lra.reports.published import Published
 from lra.reports.render import as_csv, html, markdown, number, template
-from lra.reports.tables import Tables, significance, tables, unbeaten
+from lra.reports.tables import Tables, significance, unbeaten
 
 METRICS = {"accuracy": "accuracy in percent", "perplexity": "perplexity"}
 RULES = {
@@ -62,6 +62,12 @@ class Report:
         return present(self.frame)
 
     @cached_property
+    def seeds(self) -> pd.DataFrame:
+        """The content of seeds.csv: one row per run, missing runs included."""
+        names = [run.name if run is not None else "" for run in self.frame.run]
+        return self.frame.drop(columns=INTERNAL).assign(name=names)
+
+    @cached_property
     def cells(self) -> pd.DataFrame:
         """The content of table.csv: one row per system and per trivial baseline of each column."""
         return pd.concat([column.rows() for column in self.columns], ignore_index=True)
@@ -69,7 +75,7 @@ class Report:
     @cached_property
     def tables(self) -> Tables:
         """The tables of README.md: one row per system, one column per task, cells formatted as text."""
-        return tables(self.columns)
+        return Tables(self.columns)
 
     def texts(self) -> dict[str, str]:
         """Return the contents of README.md, table.csv, table.tex and seeds.csv by file name."""
@@ -77,7 +83,7 @@ class Report:
             README: self.readme(),
             TABLE: as_csv(self.cells.drop(columns=["kind", "short", "published_mean"])),
             TABLE_TEX: self.latex(),
-            SEEDS: as_csv(seeds(self.frame)),
+            SEEDS: as_csv(self.seeds),
         }
 
     def readme(self) -> str:
@@ -112,7 +118,7 @@ class Report:
 
     def page(self, panels: Mapping[str, list[str]]) -> str:
         """Return the content of index.html, which includes its scripts and the `panels` of figures (SVG) by title."""
-        runs = seeds(self.frame).drop(columns=CELL).dropna(axis="columns", how="all")
+        runs = self.seeds.drop(columns=CELL).dropna(axis="columns", how="all")
         first, assets = ["short", "system"], Path(__file__).with_name("assets")
         return template("page.html.j2").render(
             **self._summary(),

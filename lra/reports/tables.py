@@ -1,7 +1,6 @@
 """The tables of a report as text: one row per system, one column per task, with footnotes."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from statistics import multimode
 from string import ascii_lowercase
 
@@ -28,29 +27,28 @@ class Footnotes:
         return f"<sup>{','.join(sorted(self.letters[text] for text in texts))}</sup>" if texts else ""
 
 
-@dataclass(frozen=True)
 class Tables:
     """The tables of a report.
 
-    Args:
+    Attributes:
         results: test results, with the trivial baselines in the last rows.
         solved: number of seeds that reached the goal of each task; empty if no task has a goal.
         steps: median steps to the goal; empty if there are no medians.
         notes: texts of the footnotes by letter.
     """
 
-    results: pd.DataFrame
-    solved: pd.DataFrame
-    steps: pd.DataFrame
-    notes: dict[str, str]
+    def __init__(self, columns: list[Column]) -> None:
+        by_order = sorted((cell for column in columns for cell in column.cells), key=lambda cell: cell.order)
+        systems = {cell.system: cell.complexity for cell in by_order}
+        notes = Footnotes()
+        self.results = _results(columns, systems, notes)
+        self.solved, self.steps = _goals(columns, systems)
+        self.notes = {letter: text for text, letter in notes.letters.items()}
 
 
-def tables(columns: list[Column]) -> Tables:
-    """Return the tables of the columns of a report."""
-    by_order = sorted((cell for column in columns for cell in column.cells), key=lambda cell: cell.order)
-    systems = {cell.system: cell.complexity for cell in by_order}
+def _results(columns: list[Column], systems: dict[str, str], notes: Footnotes) -> pd.DataFrame:
+    """Return the table of results; `systems` gives the complexity of each system in the order of rows."""
     trivial = list(dict.fromkeys(name for column in columns for name in column.baselines))
-    notes = Footnotes()
     results = {
         "system": [*systems, *(f"*baseline: {name}*" for name in trivial)],
         "complexity": [*systems.values(), *([""] * len(trivial))],
@@ -69,9 +67,7 @@ def tables(columns: list[Column]) -> Tables:
         if any(cell.published is not None for cell in column.cells):
             known = [number(cells[name].published) if name in cells else "" for name in systems]
             results[f"{column.name}, published"] = [*known, *([""] * len(trivial))]
-    return Tables(
-        pd.DataFrame(results), *_goals(columns, systems), {mark: text for text, mark in notes.letters.items()}
-    )
+    return pd.DataFrame(results)
 
 
 def _goals(columns: list[Column], systems: Iterable[str]) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -75,6 +75,7 @@ def _said(correct: int, examples: int, accuracy: float) -> str:
 
 def _of_files(run: Run, folder: Path) -> Iterator[str]:
     """Yield a message for each file of a run that is missing or differs from the digest in its record."""
+    # kept runs have no such files: they are written again, byte for byte as the run wrote them
     array = io.BytesIO()
     if run.predictions is not None:
         np.save(array, run.predictions)

@@ -20,7 +20,6 @@ from lra.training.recipe import Pretrain, Recipe, carried
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
     from lra.mixers._backend import Scan
-    from lra.mixers.base import Mixer
     from lra.network.model import Model
 
 Value = TypeVar("Value")
@@ -75,17 +74,20 @@ def assemble(settings: Settings) -> Components:
             f"train.micro_batch={recipe.batch_size}"
         )
     _ = settings.start, loggers_of(settings)  # raise UserError for wrong options or a missing file
-    model = _treated(designed, recipe)
+    model = _frozen_and_grouped(designed, recipe)
     with configure.blamed("attention", settings.attention):
         made = without_memory(lambda: model(builder.spec))
+    mixer, row = made.blocks[0].mixer, None
+    if type(mixer).__module__.split(".")[0] != "lra":  # the report knows the names of lra's own
+        row = {"name": mixer.info.name or type(mixer).__name__, "complexity": f"O({mixer.info.complexity})"}
     components = Components(
         builder=builder,
         model=model,
         recipe=recipe,
         parameters=sum(parameter.numel() for parameter in made.parameters()),
-        full_pattern=made.blocks[0].mixer.full_pattern,
-        row=_row(made.blocks[0].mixer),
-        scan=scan_of(made.blocks[0].mixer),
+        full_pattern=mixer.full_pattern,
+        row=row,
+        scan=scan_of(mixer),
     )
     if settings.pretrain is None:
         return components
@@ -109,8 +111,8 @@ def without_memory(compute: Callable[[], Value]) -> Value:
             return compute()
 
 
-def _treated(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callable[[TaskSpec], Model]":
-    """Return `designed` with the weights of each model frozen and grouped as the recipe says."""
+def _frozen_and_grouped(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callable[[TaskSpec], Model]":
+    """Return a function that builds a model and freezes and groups its weights as the recipe says."""
 
     def model(spec: TaskSpec) -> "Model":
         made = designed(spec)
@@ -130,7 +132,7 @@ def _pretraining(settings: Settings, options: Pretrain, components: Components, 
     model = replace(
         settings.model, pooling="cls" if settings.model.pooling == "cls" else "mean", pair_features="concat"
     )
-    pretrained = _treated(architecture(settings.attention, model), recipe)
+    pretrained = _frozen_and_grouped(architecture(settings.attention, model), recipe)
     with configure.blamed("attention", settings.attention):
         made = without_memory(lambda: pretrained(options.spec(components.builder.spec)))
     _check_weights(made, final, options, components.builder.spec.vocab_size)
@@ -164,13 +166,6 @@ def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size:
     for name, parameter in final.named_parameters():
         if not parameter.requires_grad and name not in wanted:
             raise UserError(f"train.freeze: {name} would stay as it was drawn, since no pretraining leaves it")
-
-
-def _row(mixer: "Mixer") -> dict[str, str] | None:
-    """Return name and complexity of a mixer from outside lra; None for a mixer of lra, which the report knows."""
-    if type(mixer).__module__.split(".")[0] == "lra":
-        return None
-    return {"name": mixer.info.name or type(mixer).__name__, "complexity": f"O({mixer.info.complexity})"}
 
 
 def check_attention(settings: Settings, components: Components) -> None:

@@ -89,7 +89,7 @@ def measure_step(settings: Settings, components: Components) -> dict[str, Any]:
     model.train()
     model.redraw(settings.seed, 0)
     part = read(split, first, first, spec.max_len)
-    set_keys(model, **how, rows=part.documents)
+    set_keys(model, **how, documents=part.documents)
     began = time.perf_counter()
     loss = summed_loss(*predict(model, part, settings.precision))
     examples = recipe.micro_batch if time.perf_counter() - began < QUICK_SECONDS else 1

@@ -11,7 +11,7 @@ from lra.core.errors import UserError
 from lra.datasets.task import default_workers
 from lra.training import distributed
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # parameters of mallopt(3)
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # parameters of mallopt(3), which Python has no names for
 
 
 def device_of(name: str) -> str:

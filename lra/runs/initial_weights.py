@@ -5,14 +5,13 @@ that decides the weights: the settings of the pretraining, the data and the envi
 """
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
-from lra.config.cell import Cell
 from lra.core import files, streams
 from lra.core.console import say
 from lra.core.files import digest, sweep_partials, write_atomic
@@ -28,7 +27,7 @@ from lra.runs.run_folder import RunFolder, Status
 from lra.runs.sweep_time import SweepTime
 from lra.training import distributed
 from lra.training.optimizer import Diverged
-from lra.training.recipe import carried
+from lra.training.recipe import Pretrain, carried
 from lra.training.trainer import Output, Trainer
 
 KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # entries of a pretraining in the record of a run
@@ -111,56 +110,53 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
         Diverged: the pretraining diverged.
     """
     task, seed = trainer.task, phase.settings.seed
-    inputs = phase.options.task(task, seed)
     conditions = {**provenance.environment(task.digest, device), "processes": distributed.count()}
     if products.entry(device) == {"products": "onednn"}:  # MKL, the default, is not part of the name
         conditions |= products.entry(device)
     name = digest({**phase.settings.config_key, "environment": conditions})
-    labels = (job.cell.task, job.cell.protocol, job.cell.attention, job.cell.variant)
     pretraining = Job(
         settings=phase.settings,
         components=phase.components,
-        cell=Cell(*labels, {"pretrain": name[:12]}),
+        cell=replace(job.cell, settings={"pretrain": name[:12]}),
         title=f"{job.title}, pretraining",
         number=job.number,
     )
-    with _locked(pretraining):  # of runs that start together one pretrains, the others wait and load
-        earlier = pretraining.folder / RECORD
-        done = distributed.first_from_any_rank(record.read(earlier) if earlier.exists() else None)
+    folder, main = pretraining.folder, distributed.is_main()
+    if main:
+        folder.mkdir(parents=True, exist_ok=True)
+        if other := files.holder(folder / LOCK):
+            say(f"{pretraining.title}: waits for the same weights ({other})")
+    # Of runs that start together one pretrains; the others wait for its lock, and load the weights.
+    with files.hold(folder / LOCK, FOREVER) if main else nullcontext():
+        distributed.all_reduce_sum(0)  # the other ranks wait until rank 0 has the lock
+        done = distributed.first_from_any_rank(record.read(folder / RECORD) if (folder / RECORD).exists() else None)
         if done is None:
-            done = _pretrain(pretraining, name, inputs, task.vocab_size, device, stop)
-        if distributed.is_main():  # an earlier run may have been killed before it removed this file
-            checkpoint.remove(pretraining.folder)
-    report = Checkpoint(folder=str(pretraining.folder), take=TAKEN).load(trainer.model, task)
-    say(f"{job.title}: pretrained weights from {pretraining.folder} (loss {done['validation']['best']['loss']:.4f})")
-    lines = [json.loads(line) for line in (pretraining.folder / METRICS).read_bytes().splitlines()]
+            done = _pretrain(pretraining, phase.options, task, name, device, stop)
+        if main:  # an earlier run may have been killed before it removed this file
+            checkpoint.remove(folder)
+    report = Checkpoint(folder=str(folder), take=TAKEN).load(trainer.model, task)
+    say(f"{job.title}: pretrained weights from {folder} (loss {done['validation']['best']['loss']:.4f})")
+    lines = [json.loads(line) for line in (folder / METRICS).read_bytes().splitlines()]
     trainer.lines = [{"phase": "pretrain", **line} for line in lines]
     kept = {key: done[key] for key in KEPT}
     loaded = {"sha256": report["sha256"], "seed": seed, "parameters_taken": report["parameters_taken"]}
     trainer.output.run["pretrain"] = kept | loaded
 
 
-@contextmanager
-def _locked(pretraining: Job) -> Iterator[None]:
-    """Hold the lock of a pretraining's folder on rank 0; the other ranks wait until rank 0 has it."""
-    lock = pretraining.folder / LOCK
-    if distributed.is_main():
-        pretraining.folder.mkdir(parents=True, exist_ok=True)
-        if other := files.holder(lock):
-            say(f"{pretraining.title}: waits for the same weights ({other})")
-    with files.hold(lock, FOREVER) if distributed.is_main() else nullcontext():
-        distributed.all_reduce_sum(0)
-        yield
-
-
 def _pretrain(
-    pretraining: Job, name: str, inputs: Task, vocab_size: int, device: str, stop: StopFlag
+    pretraining: Job, options: Pretrain, task: Task, name: str, device: str, stop: StopFlag
 ) -> dict[str, Any]:
-    """Train from the last checkpoint, if any; save the weights with the best validation; return the summary."""
-    started = provenance.now()
+    """Train from the last checkpoint, if any; save the weights with the best validation; return the summary.
+
+    Args:
+        task: the task whose inputs are learned.
+        name: digest of all that decides the weights.
+    """
+    started, settings, folder = provenance.now(), pretraining.settings, pretraining.folder
+    inputs = options.task(task, settings.seed)
     if distributed.is_main():
-        sweep_partials(pretraining.folder)
-    model = draw_model(pretraining.components, inputs, pretraining.settings.seed).to(device)
+        sweep_partials(folder)
+    model = draw_model(pretraining.components, inputs, settings.seed).to(device)
     trainer = trainer_of(pretraining, inputs, model, device)
     RunFolder.of(pretraining).resume(trainer)
     try:
@@ -170,20 +166,14 @@ def _pretrain(
         raise Diverged(f"in its pretraining, {error}") from None
     made = {**training_summary(trainer), "digest": name}
     if distributed.is_main():
-        weights = carried(trainer.best_weights, vocab_size)
-        write_atomic(pretraining.folder / WEIGHTS, tensors.encode(weights))
-        key = pretraining.settings.config_key
-        record.write(
-            pretraining.folder,
-            {
-                **made,
-                "status": str(Status.FINISHED),
-                "config": key,
-                "files": record.sha256(pretraining.folder, METRICS, WEIGHTS),
-                "provenance": provenance.provenance(
-                    key, inputs.digest, device, pretraining.settings.precision, started
-                ),
-            },
-        )
+        write_atomic(folder / WEIGHTS, tensors.encode(carried(trainer.best_weights, task.vocab_size)))
+        config = settings.config_key
+        entries = {
+            "status": str(Status.FINISHED),
+            "config": config,
+            "files": record.sha256(folder, METRICS, WEIGHTS),
+            "provenance": provenance.provenance(config, inputs.digest, device, settings.precision, started),
+        }
+        record.write(folder, made | entries)  # last: a folder with a record is complete
     distributed.all_reduce_sum(0)  # the other ranks wait for the files of rank 0, which they read
     return made

@@ -41,17 +41,24 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
         False if numbers differ.
 
     Raises:
-        UserError: the run cannot be read or trained, or the folder already holds its rerun.
+        UserError: the run cannot be read or trained, its code or data have changed, or the folder holds its rerun.
     """
     kept = read_kept(path)
-    earlier, place = kept.record, path.parent if path.name == RECORD else path
+    earlier, folder = kept.record, path.parent if path.name == RECORD else path
     if default_out:
-        above = place.absolute().parts[: -_levels(earlier)]
+        above = folder.absolute().parts[: -_levels(earlier)]  # of a run of runs.jsonl, too, which is then left out
         current = replace(current, out=str(Path(RERUNS, [part for part in above if part != RUNS][-1])))
-    job = _job(earlier, place, _settings(place, earlier, current))
-    if job.folder.resolve() == place.resolve():
+    job = _job(earlier, folder, _settings(folder, earlier, current))
+    if job.folder.resolve() == folder.resolve():
         raise UserError(f"out={current.out}: {job.folder} is the kept run itself; choose another out=...")
-    _refuse_other_inputs(job, earlier)
+    # Other code or data cannot give the same numbers, so nothing is trained.
+    sources = (earlier.config.get("code", {}), job.settings.config_key.get("code", {}))
+    for file, *_ in record.differences(*sources):
+        raise UserError(f"the code in {file} has changed since the run; restore it")
+    expected = earlier.provenance.data_sha256
+    found = job.components.builder.build(DataConfig.of(job.settings)).digest
+    if expected not in (None, found):
+        raise UserError(f"data: the run was trained on {expected} (SHA-256), found {found}")
     if RunFolder.of(job).is_done:
         raise UserError(f"{job.folder}: holds an earlier rerun; delete it, or choose another out=...")
     from lra.runs.run import run  # imports torch, as building the job did
@@ -60,7 +67,7 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
     made = read_kept(job.folder)
     numbers = differing(measurements(kept), measurements(made))
     was, now = comparable_results(earlier), comparable_results(made.record)
-    numbers += _told(record.differences(was, now))
+    numbers += _lines(record.differences(was, now))
     conditions = [each.provenance.model_dump() for each in (earlier, made.record)]
     noise = [each["noise"] for each in conditions]
     if numbers and noise[0] != noise[1] and (job.settings.model.dropout > 0 or job.settings.attention.get("gumbel")):
@@ -69,7 +76,7 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
         return False
     say(f"{path}: {'not ' if numbers else ''}equal to the last bit ({job.folder})", to_stdout=True)
     there, here = ({key: each.get(key) for key in CONDITIONS} for each in conditions)
-    others = _told(record.differences(there, here))
+    others = _lines(record.differences(there, here))
     for line in [*numbers, *others]:
         say(f"  {line}", to_stdout=True)
     return not numbers
@@ -133,16 +140,6 @@ def _levels(run: RunRecord) -> int:
     return 5 + bool(run.settings)
 
 
-def _refuse_other_inputs(job: Job, earlier: RunRecord) -> None:
-    """Raise UserError if the user's code or the data have changed since the run."""
-    sources = (earlier.config.get("code", {}), job.settings.config_key.get("code", {}))
-    for file, *_ in record.differences(*sources):
-        raise UserError(f"the code in {file} has changed since the run; restore it")
-    expected, found = earlier.provenance.data_sha256, job.components.builder.build(DataConfig.of(job.settings)).digest
-    if expected not in (None, found):
-        raise UserError(f"data: the run was trained on {expected} (SHA-256), found {found}")
-
-
 def comparable_results(whole: RunRecord) -> dict[str, Any]:
     """Return the entries of a record that a rerun must reproduce, with the digests of files that contain no times."""
     values = whole.values()
@@ -161,10 +158,10 @@ def differing(kept_lines: list[dict[str, Any]], made: list[dict[str, Any]]) -> l
         return [f"{len(kept_lines)} evaluations then, {len(made)} now"]
     for old, new in zip(kept_lines, made, strict=True):
         if changes := record.differences(old, new):
-            return [f"step {old.get('step')}: {', '.join(_told(changes))}"]
+            return [f"step {old.get('step')}: {', '.join(_lines(changes))}"]
     return []
 
 
-def _told(changes: list[tuple[str, Any, Any]]) -> list[str]:
-    """Return one line for each change: key, earlier value, value now."""
+def _lines(changes: list[tuple[str, Any, Any]]) -> list[str]:
+    """Return a line for each change: key, earlier value, value now."""
     return [f"{key}: {old} then, {new} now" for key, old, new in changes]

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from lra.core.errors import UserError
-from lra.datasets import readers
+from lra.datasets import hub, readers
 from lra.datasets.builder import Source, of_splits
 from lra.tasks.matching import FILE_SPLITS, Pair, Pairs, fields_of, label_of
 
@@ -28,7 +28,8 @@ class AclMatching(Pairs):
         files = self.together({DOCUMENTS: f"acl_pairs/{DOCUMENTS}", **pairs})
         if not files:
             wants = f"the folder acl_pairs with {DOCUMENTS} and pairs.{{train,eval,test}}.tsv.xz"
-            return self.missing("pairs of ACL papers", wants=wants, reason="they are not on the hub")
+            reason = "they are not on the hub"
+            raise hub.missing_data_error(self.config, "pairs of ACL papers", wants=wants, reason=reason)
         documents = files.pop(DOCUMENTS)
         return of_splits(documents.name, files, partial(_pairs_of, documents), documents)
 

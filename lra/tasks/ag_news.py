@@ -147,8 +147,11 @@ class AgNews(FromSource):
                 "(task.tokenizer=wordpiece fetches the vocabulary, task.vocab=FILE sets its path)"
             )
         examples_by_split = source.read()
-        ordered = source.name != PARTIAL
-        splits = _splits(examples_by_split, ordered)
+        ordered, train = source.name != PARTIAL, examples_by_split["train"]
+        if not ordered:
+            train = sorted(train, key=lambda item: hashlib.sha256(item[0].encode()).digest())
+        cut = len(train) * 7 // 10
+        splits = {"train": train[:cut], "val": train[cut:], "test": examples_by_split["test"]}
         for split, examples in splits.items():
             splits[split] = [examples[row] for row in limited(len(examples), self.limit, split)]
         self._texts = {split: [text for text, _ in examples] for split, examples in splits.items()}
@@ -193,15 +196,6 @@ class AgNews(FromSource):
         tokenizer = word_piece(vocab, lower_case=self.tokenizer == "wordpiece_uncased")
         tokenizer.save(str(path))
         return tokenizer
-
-
-def _splits(read: dict[str, Examples], ordered: bool) -> dict[str, Examples]:
-    """Cut train into train and validation; unless it is in official order, sort it by SHA-256 of the texts first."""
-    train = read["train"]
-    if not ordered:
-        train = sorted(train, key=lambda item: hashlib.sha256(item[0].encode()).digest())
-    cut = len(train) * 7 // 10
-    return {"train": train[:cut], "val": train[cut:], "test": read["test"]}
 
 
 def _of_file(path: Path) -> Examples:

@@ -15,7 +15,7 @@ from pydantic import PositiveInt
 
 from lra.core.errors import UserError
 from lra.core.files import sha256, write_json
-from lra.datasets import readers
+from lra.datasets import hub, readers
 from lra.datasets.baselines import bigram, unigram
 from lra.datasets.builder import FromSource, Source
 from lra.datasets.cache import SPLITS, Splits, Writer
@@ -84,11 +84,13 @@ class Books(FromSource):
     def find(self) -> Source:
         if collection := self.first(f"{COLLECTION}.xz", COLLECTION):
             return Source(name=COLLECTION, files=[collection], read=lambda: _read(collection))
-        return self.missing("books", wants=WANTS, reason="no list of these books is published")
+        reason = "no list of these books is published"
+        raise hub.missing_data_error(self.config, "books", wants=WANTS, reason=reason)
 
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         every_book = source.read()
-        splits = _split(self._chosen(every_book))
+        books = [book for book in every_book if book["group"] in self.book_groups and book["year"] != LEFT_OUT_YEAR]
+        splits = _split([books[row] for row in shuffled(len(books))[: self.limit]])
         tokenizer = train_bpe((book["text"] for book in splits["train"]), self.vocabulary, folder / TOKENIZER)
         for split, books in splits.items():
             tokens = 0
@@ -117,11 +119,6 @@ class Books(FromSource):
 
     def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
         return decode(ids, tokenizer)
-
-    def _chosen(self, every_book: list[Book]) -> list[Book]:
-        """Return at most `limit` books of the groups, except of LEFT_OUT_YEAR, in the fixed random order."""
-        books = [book for book in every_book if book["group"] in self.book_groups and book["year"] != LEFT_OUT_YEAR]
-        return [books[row] for row in shuffled(len(books))[: self.limit]]
 
 
 def _split(books: list[Book]) -> dict[str, list[Book]]:

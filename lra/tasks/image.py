@@ -68,8 +68,12 @@ class Image(FromSource):
         return Source(name=f"the hub: {HUB}", read=lambda: _read_hub(self.config))
 
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
-        copies = source.name == COPIES
-        for split, (pixels, labels) in _splits(source.read(), copies=copies).items():
+        copies, read = source.name == COPIES, source.read()
+        pixels, labels = read["train"]
+        # The last tenth of train is for validation; of the copies, whose order is lost, a random tenth of each class.
+        held = held_out(labels) if copies else np.arange(len(labels)) >= len(labels) - len(labels) // 10
+        splits = {"train": (pixels[~held], labels[~held]), "val": (pixels[held], labels[held]), "test": read["test"]}
+        for split, (pixels, labels) in splits.items():
             for row in limited(len(labels), self.limit, split):
                 writers[split].add(int(labels[row]), pixels[row].astype(np.uint16) + 1)
         return {"licence": LICENCE, **({"note": COPIES_NOTE} if copies else {})}
@@ -83,13 +87,6 @@ class Image(FromSource):
 
     def decode(self, ids: np.ndarray, tokenizer: Path) -> np.ndarray:
         return picture_of(ids)
-
-
-def _splits(read: dict[str, Images], *, copies: bool) -> dict[str, Images]:
-    """Hold out the last tenth of train for validation; for the reordered copies a random tenth of each class."""
-    pixels, labels = read["train"]
-    held = held_out(labels) if copies else np.arange(len(labels)) >= len(labels) - len(labels) // 10
-    return {"train": (pixels[~held], labels[~held]), "val": (pixels[held], labels[held]), "test": read["test"]}
 
 
 def grey(rgb: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from pydantic import PositiveInt
 from lra.core.errors import UserError
 from lra.datasets import readers
 from lra.datasets.baselines import majority
-from lra.datasets.builder import GENERATED, FromFolder, Generated, Source, TaskBuilder, of_splits
+from lra.datasets.builder import GENERATED, FromSource, Generated, Source, TaskBuilder, of_splits
 from lra.datasets.cache import SPLITS, Identity, Splits, Writer
 from lra.datasets.groups import Group, by_value
 from lra.tasks import Split, Task, TaskSpec, titled
@@ -150,7 +150,7 @@ class ListOpsShort(ListOps):
 
 
 @dataclass(kw_only=True)
-class ListOpsFiles(Expressions, FromFolder):
+class ListOpsFiles(Expressions, FromSource):
     """Expressions from LRA's files basic_{train,val,test}.tsv.
 
     Args:

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import PositiveInt
 
 from lra.core.errors import UserError
-from lra.datasets import readers
+from lra.datasets import hub, readers
 from lra.datasets.baselines import Overlap, majority, pair_cosine
 from lra.datasets.builder import FromSource, Source, of_splits
 from lra.datasets.cache import Splits, Writer
@@ -109,7 +109,8 @@ class Matching(Pairs):
         ]
         files = self.together(*layouts)
         if not files:
-            return self.missing(
+            raise hub.missing_data_error(
+                self.config,
                 "the AAN pairs of Long Range Arena",
                 wants="tsv_data of the unpacked lra_release.gz (7.7 GB); or use the smaller task=acl_matching",
                 reason="it is not on the Hugging Face hub",

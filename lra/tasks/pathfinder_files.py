@@ -15,7 +15,7 @@ from pydantic import PositiveInt
 
 from lra.core.console import say
 from lra.core.errors import UserError
-from lra.datasets.builder import FromFolder, Source
+from lra.datasets.builder import FromSource, Source
 from lra.datasets.cache import SPLITS, Identity, Writer
 from lra.tasks import TaskSpec, titled
 from lra.tasks.pathfinder import PUBLISHED, VERSION, Paths, spec_of_pictures, write
@@ -31,7 +31,7 @@ Entry = tuple[Path, int]
 
 
 @dataclass(kw_only=True)
-class PathfinderFiles(Paths, FromFolder):
+class PathfinderFiles(Paths, FromSource):
     """Pictures from a folder, in the order of its files.
 
     Args:

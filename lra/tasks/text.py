@@ -78,7 +78,12 @@ class Text(FromSource):
 
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         read: dict[str, Examples] = source.read()
-        for split, examples in self._splits(read).items():
+        splits = read
+        if self.validation == "holdout":
+            chosen = held_out(np.array([label for _, label in read["train"]]))
+            train, val = (list(compress(read["train"], part)) for part in (~chosen, chosen))
+            splits = {"train": train, "val": val, "test": read["test"]}
+        for split, examples in splits.items():
             for row in limited(len(examples), self.limit, split):
                 text, label = examples[row]
                 writers[split].add(label, byte_ids(text, self.max_length))
@@ -102,13 +107,6 @@ class Text(FromSource):
 
     def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
         return text_of(ids).decode(errors="replace")
-
-    def _splits(self, read: dict[str, Examples]) -> dict[str, Examples]:
-        if self.validation == "test":
-            return read
-        chosen = held_out(np.array([label for _, label in read["train"]]))
-        train, val = (list(compress(read["train"], part)) for part in (~chosen, chosen))
-        return {"train": train, "val": val, "test": read["test"]}
 
 
 def _of_file(path: Path) -> Examples:

@@ -60,7 +60,7 @@ def compute_gradient(
     # float64, so that the recorded loss hardly depends on the cut into micro-batches
     total, real, computed = torch.zeros((), dtype=torch.float64, device=model.every_parameter[0].device), 0, 0
     for part in parts:
-        dropout.set_keys(model, seed=seed, step=step, rows=part.documents)
+        dropout.set_keys(model, seed=seed, step=step, documents=part.documents)
         with products.of_micro_batch(part.tokens.size, model.dim):
             logits, labels = predict(model, part, precision)
             loss = summed_loss(logits, labels) / predictions
@@ -155,7 +155,7 @@ class Trainer:
         model, recipe, rule, batches_of_steps = self.model, self.recipe, self.stopping, self._batches()
         with TrainingBar(self.output.title, recipe.steps, self.step) as bar, self._saved_if_paused():
             if self.is_eval_step():  # an earlier process paused in this evaluation
-                self.evaluate(stop, bar)
+                self.validate(stop, bar)
             while self.step < rule.step:
                 clock = time.perf_counter()
                 batch = next(batches_of_steps)
@@ -167,7 +167,7 @@ class Trainer:
                 tokens = self.read_losses(leave=int(late))
                 self.window_seconds += time.perf_counter() - clock
                 if self.is_eval_step():
-                    self.evaluate(stop, bar)
+                    self.validate(stop, bar)
                 bar.step(self.step, self.losses[-1], tokens.computed)
                 if self._is_checkpoint_due():
                     self.save()
@@ -195,7 +195,7 @@ class Trainer:
         due = self.step % self.recipe.eval_every == 0 or self.step == self.stopping.step
         return self.step > self.measured and due
 
-    def evaluate(self, stop: StopFlag, bar: TrainingBar) -> None:
+    def validate(self, stop: StopFlag, bar: TrainingBar) -> None:
         """Score the validation split, keep the best weights, and add a line to `metrics.jsonl`.
 
         Raises:

@@ -1,8 +1,7 @@
 """Against performer-pytorch 1.1.4."""
 
 import pytest
-import torch
-from support import mixer_of
+from support import mixer_of, noise, same
 from torch import Tensor
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -10,25 +9,15 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 def heads(length: int, spread: float = 1.0) -> list[Tensor]:
     """q, k, v of 2 examples and 3 heads of width 5."""
-    generator = torch.Generator().manual_seed(1)
-    return [torch.randn(2, 3, length, 5, dtype=torch.float64, generator=generator) * spread for _ in range(3)]
-
-
-def same(actual: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float) -> None:
-    """Values, and the gradients of a sum of squares."""
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
-    gradients = torch.autograd.grad(actual.square().sum(), inputs)
-    expected_gradients = torch.autograd.grad(expected.square().sum(), inputs)
-    for mine, theirs in zip(gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=10 * tolerance, atol=10 * tolerance)
+    return [(noise(2, 3, length, 5, seed=seed) * spread).requires_grad_() for seed in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("spread", [0.5, 1, 2])
-def test_favor(spread: float) -> None:
+def test_favor_is_that_of_the_library(spread: float) -> None:
     """With eps=0 there: the library adds eps to every feature, our mixer does not."""
     lib = pytest.importorskip("performer_pytorch.performer_pytorch")
     mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_positions=71)
-    q, k, v = inputs = [x.requires_grad_() for x in heads(71, spread)]
+    q, k, v = inputs = heads(71, spread)
     phi_q, phi_k = (
         lib.softmax_kernel(x, projection_matrix=mixer.projection, is_query=is_query, eps=0)
         for x, is_query in ((q, True), (k, False))
@@ -42,7 +31,7 @@ def test_causal_favor(length: int) -> None:
     mixer = mixer_of(
         "performer", "attention.features=17", "attention.scale=head_dim", max_positions=length, causal=True
     )
-    q, k, v = inputs = [x.requires_grad_() for x in heads(length)]
+    q, k, v = inputs = heads(length)
     phi_q, phi_k = (
         lib.softmax_kernel(x, projection_matrix=mixer.projection, is_query=is_query, eps=0)
         for x, is_query in ((q, True), (k, False))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import mixer_of, noise
+from support import mixer_of, noise, same
 from torch import Tensor, nn
 
 from lra.mixers import Mixer
@@ -11,11 +11,6 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 
 STRICT = "protocol=strict"  # the scale of one head, as in all of them
-
-
-@pytest.fixture(autouse=True)
-def weights() -> None:
-    torch.manual_seed(2)
 
 
 def copy_projections(mixer: Mixer, query: Tensor, key: Tensor, value: Tensor, out: nn.Linear | None = None) -> None:
@@ -27,15 +22,10 @@ def copy_projections(mixer: Mixer, query: Tensor, key: Tensor, value: Tensor, ou
             out.bias.zero_()
 
 
-def same(ours: nn.Module, theirs: nn.Module, x: Tensor, *, tolerance: float) -> None:
-    """Outputs, and gradients of one of their weighted sums."""
-    our_x, their_x = x.clone().requires_grad_(), x.clone().requires_grad_()
-    actual, expected = ours(our_x), theirs(their_x)
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
-    weights = noise(*actual.shape, seed=9)
-    (actual * weights).sum().backward()
-    (expected * weights).sum().backward()
-    torch.testing.assert_close(our_x.grad, their_x.grad, rtol=tolerance, atol=tolerance)
+def agree(ours: nn.Module, theirs: nn.Module, x: Tensor) -> None:
+    """Outputs, and the gradients of a weighted sum by the input."""
+    x.requires_grad_()
+    same(ours(x), theirs(x), [x])
 
 
 @pytest.mark.parametrize("length", [13, 7])
@@ -47,7 +37,7 @@ def test_linformer(length: int) -> None:
     copy_projections(ours, theirs.to_q.weight, theirs.to_k.weight, theirs.to_k.weight, theirs.to_out)
     with torch.no_grad():
         ours.project_keys.copy_(theirs.proj_k)
-    same(ours, theirs, noise(2, length, 15), tolerance=1e-12)
+    agree(ours, theirs, noise(2, length, 15))
 
 
 @pytest.mark.parametrize(
@@ -78,14 +68,7 @@ def test_nystrom_attention(batch: int, heads: int, iterations: int, masked: bool
     copy_projections(ours, *theirs.to_qkv.weight.chunk(3), theirs.to_out[0])
     mask = torch.arange(12).expand(batch, -1) < 9 if masked else None
     real = slice(0, 9 if masked else 12)
-
-    def our_part(x: Tensor) -> Tensor:
-        return ours(x, mask)[:, real]
-
-    def their_part(x: Tensor) -> Tensor:
-        return theirs(x, mask=mask)[:, real]
-
-    same(our_part, their_part, noise(batch, 12, 15), tolerance=1e-10)
+    agree(lambda x: ours(x, mask)[:, real], lambda x: theirs(x, mask=mask)[:, real], noise(batch, 12, 15))
 
 
 def test_mlp_mixer() -> None:
@@ -99,4 +82,4 @@ def test_mlp_mixer() -> None:
         for layer, other in ((ours.hidden, first), (ours.out, second)):
             layer.weight.copy_(other.weight[:, :, 0])
             layer.bias.copy_(other.bias)
-    same(ours, theirs, noise(2, 13, 15), tolerance=1e-12)
+    agree(ours, theirs, noise(2, 13, 15))
