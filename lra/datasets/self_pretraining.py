@@ -90,7 +90,7 @@ class Masked(Inputs):
     def positions(self, row: int, length: int) -> np.ndarray:
         draws = streams.generator(self.seed, "mask", self.draw, row).random(length)
         hidden = np.flatnonzero(draws < self.share)
-        return hidden if len(hidden) else np.array([draws.argmin()])
+        return hidden if len(hidden) else np.array([draws.argmin()])  # a document without a target has no loss
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
         batch = super().pad(examples, length)
