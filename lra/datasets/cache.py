@@ -7,6 +7,7 @@ path, inode, size and times of its files are unchanged.
 """
 
 import hashlib
+import math
 import os
 import shutil
 from array import array
@@ -115,12 +116,15 @@ def _build(builder: "TaskBuilder", folder: Path, identity: Identity) -> None:
                 raise UserError(f"{task}: the {split} split is empty; expected at least one example")
         mapped = splits_of(staging, spec)
         doubts = contradictions({split: mapped[split] for split in splits})
+        baselines = {name: float(score) for name, score in builder.baselines(mapped).items()}
+        if not all(map(math.isfinite, baselines.values())):
+            raise UserError(f"{task}: baselines {baselines}, expected finite numbers")
         manifest = {
             "identity": identity,
             "digest": _digest(staging),
             "files": {path.name: sha256(path) for path in sorted(staging.iterdir())},
             "source": source,
-            "baselines": {name: float(score) for name, score in builder.baselines(mapped).items()},
+            "baselines": baselines,
             "doubts": doubts,
             "created_by": f"lra {__version__}",
         }

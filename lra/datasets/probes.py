@@ -38,7 +38,7 @@ class Draws:
 
     def below(self, bound: int | np.ndarray, *shape: int) -> np.ndarray:
         """Draw integers [*shape] from 0 to bound - 1 (bias below bound / 2^32); `bound` is broadcast to `shape`."""
-        # The upper 32 bits times the bound, shifted: unlike a remainder, this rejects no draws, which would shift later ones.
+        # The upper 32 bits times the bound, shifted: no draw is rejected, so the number of draws is known.
         high = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(32)
         return ((high.reshape(shape) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
 
