@@ -51,6 +51,8 @@ def robust_output() -> Iterator[None]:
             print(end="", flush=True)
         except BrokenPipeError:  # the flush at the end of Python would fail again and print a traceback
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        except OSError:  # a full disk: Python reports it at its end
+            pass
 
 
 @robust_output()
@@ -122,11 +124,11 @@ def _options(group: str) -> dict[str, str]:
 def _experiments() -> dict[str, str]:
     """Return the first sentence of each experiment by name, sorted by the purpose that it begins with."""
 
-    def place(option: tuple[str, str]) -> tuple[int, str]:
+    def position(option: tuple[str, str]) -> tuple[int, str]:
         purpose = re.split("[:,]", option[1])[0]
         return (PURPOSES.index(purpose) if purpose in PURPOSES else len(PURPOSES), option[0])
 
-    return dict(sorted(_options("experiment").items(), key=place))
+    return dict(sorted(_options("experiment").items(), key=position))
 
 
 def first_sentence(text: str) -> str:

@@ -162,7 +162,7 @@ def test_without_keys_training_is_refused() -> None:
 
 def test_more_values_than_compiled_code_can_hash_are_refused() -> None:
     layer = Dropout(0.5).train()
-    set_keys(layer, seed=1, step=0, rows=[0])
+    set_keys(layer, seed=1, step=0, documents=[0])
     layer.hashed = True
     assert layer.hash(torch.empty(1, 2**31 - 1, device="meta")).dtype == torch.int32
     with pytest.raises(UserError, match="use a smaller train.micro_batch"):

@@ -1,7 +1,8 @@
-"""Compose configurations with Hydra from conf/, the rows of table1.yaml and systems.yaml, and the user's lra_options/.
+"""Compose configurations with Hydra from the options in conf/ and the user's lra_options/.
 
-Values that depend on several choices, such as recipes, are in files that defaults lists name by interpolation. Values
-that depend on one choice use OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
+An option is a file GROUP/NAME.yaml, or a row of a table. Values that depend on several choices, such as recipes, are in
+options that defaults lists name by interpolation. Values that depend on one choice use OmegaConf resolvers:
+`${by_task:{text:16, image:32}, 128}`.
 """
 
 import os
@@ -40,9 +41,10 @@ warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated 
 
 
 class OptionSource(ConfigSource):
-    """Hydra's source of the options in conf/: YAML files, and rows of tables.
+    """Plugin from which Hydra reads the options in conf/.
 
-    Hydra's own source would parse each file again for each composition.
+    It parses each file once in a process. Hydra's own source parses the files again for each composition, a quarter of
+    the time, and Hydra's ConfigStore, which could hold the rows of tables, is copied for each composition.
     """
 
     @staticmethod
@@ -51,6 +53,7 @@ class OptionSource(ConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         config, package = _option(config_path.removesuffix(".yaml"))
+        # Hydra removes the defaults list and moves the nodes of what it gets, so it gets a copy.
         return ConfigResult(self.provider, self.full_path(), deepcopy(config), header={"package": package})
 
     def available(self) -> bool:
@@ -73,7 +76,7 @@ class OptionSource(ConfigSource):
 
 @cache
 def _option(path: str) -> tuple[Container, str | None]:
-    """Return the content of the option GROUP/NAME, and the key where Hydra merges it; None: that of its group."""
+    """Return the content of the option GROUP/NAME, and the key below which Hydra merges it; None: the group's name."""
     group, _, name = path.rpartition("/")
     if name in tables().get(group, {}):
         return OmegaConf.create(tables()[group][name]), "_global_"
@@ -82,7 +85,7 @@ def _option(path: str) -> tuple[Container, str | None]:
 
 
 class SearchPath(SearchPathPlugin):
-    """Hydra's search path: first the options in conf/, last `lra_options` in the working directory."""
+    """Plugin that puts the options in conf/ first and `lra_options` in the working directory last."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.prepend("lra", "lra://conf")
@@ -91,10 +94,7 @@ class SearchPath(SearchPathPlugin):
 
 
 def _choices(root: DictConfig) -> DictConfig:
-    """Return the chosen option of each config group.
-
-    A running job's configuration has no node `hydra`, so its choices come from Hydra itself.
-    """
+    """Return the chosen option of each config group; from Hydra itself if the configuration is without node `hydra`."""
     return (root if "hydra" in root else HydraConfig.instance().cfg).hydra.runtime.choices
 
 
@@ -127,9 +127,9 @@ def _choice(group: str, *, _root_: DictConfig) -> str:
 
 
 def _recipe_page(*, _root_: DictConfig) -> str:
-    """Resolver `recipe_page` of defaults lists: return TASK/PROTOCOL, or TASK/paper where the protocol has no page.
+    """Resolver `recipe_page`: return RECIPE/PROTOCOL, or RECIPE/paper if the recipe has no file for the protocol.
 
-    `_root_` has the choices so far.
+    It is used in defaults lists, where `_root_` has the choices that Hydra has met so far.
     """
     recipe, protocol = _root_.get(RECIPE), _root_.get("protocol")
     pages = options(f"{RECIPE}/{recipe}")
@@ -139,7 +139,7 @@ def _recipe_page(*, _root_: DictConfig) -> str:
 
 
 def set_up() -> None:
-    """Register our resolvers, the search path `lra_options` and the options from tables with Hydra."""
+    """Register our plugins and resolvers with Hydra."""
     for plugin in (OptionSource, SearchPath):
         Plugins.instance().register(plugin)  # again at each call: launchers may reset Hydra's plugins
     _register()  # after Hydra has imported its plugins
@@ -152,13 +152,13 @@ def _register() -> None:
     OmegaConf.register_new_resolver("env", _env, replace=True)
     OmegaConf.register_new_resolver("choice", _choice, replace=True)
     OmegaConf.register_new_resolver("recipe_page", _recipe_page, replace=True)
-    # The plugin of this name has a schema that ours would have to fit, so ours replaces it in Hydra's store.
+    # In Hydra's store, to replace the plugin's schema of this name: an option elsewhere would be checked against it.
     ConfigStore.instance().store("optuna", read_yaml(conf_dir() / "optuna.yaml"), group="hydra/sweeper", provider="lra")
 
 
 @cache
 def tables() -> dict[str, dict[str, Any]]:
-    """Return the options that are rows of tables, by config group and name: conf/tables/, table1.yaml, systems.yaml."""
+    """Return the options that are rows of conf/tables/, table1.yaml or systems.yaml, by config group and name."""
     groups: dict[str, dict[str, Any]] = {}
     for path in sorted((conf_dir() / "tables").glob("*.yaml")):
         for group, rows in read_yaml(path).items():
@@ -192,7 +192,7 @@ def _apart() -> Iterator[None]:
 
 
 def refuse_our_names() -> None:
-    """Raise UserError if an option in `lra_options` has the name of one in conf/, which it would hide."""
+    """Raise UserError if an option in `lra_options` has the name of one in conf/, which would hide it."""
     for path in sorted(USER_OPTIONS.rglob("*.yaml")):
         if path.stem in options(path.parent.relative_to(USER_OPTIONS).as_posix()):
             raise UserError(f"{path}: lra has an option of this name; give it another one")

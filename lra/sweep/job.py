@@ -47,12 +47,7 @@ def train(cfg: DictConfig) -> str | float:
             settings=settings, components=assemble(settings), cell=cell, title=title, number=number, search=searching
         )
         if searching:
-            search.check(job.components.builder)
-        if settings.describe:
-            from lra.runs.describe import print_summary
-
-            print_summary(job, measured=True)
-            return "described"
+            search.check(job)
         from lra.runs.run import run  # here, because it imports torch, which takes seconds
 
         outcome = run(job)

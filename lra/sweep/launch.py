@@ -76,6 +76,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         check_data(waiting)
         for row in waiting:
             check_attention(row.settings, row.components)
+    # Earlier runs in the results folder may forbid runs, or the whole sweep.
     refused = kept.refuse_conflicts(plan, to_do)
     for reason in dict.fromkeys(refused.values()):
         say(f"lra-train: error: {reason}")
@@ -84,9 +85,9 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     tokens = sum(training_tokens(row.components) * len(runs) for row, runs in to_do)
     runs = [run for _, runs in to_do for run in runs]
     everything = [run for row in plan.rows for run in row.runs]
-    for run in everything:
+    for run in everything:  # loggers also show runs that need no training
         if run.settings.logger and RunFolder.of(run).status()[0] == Status.FINISHED:
-            log_finished(run)  # its loggers may have been chosen after it was trained
+            log_finished(run)
     say(f"{plural(len(everything), 'run')}, {len(runs)} to train, in {plan.out}")
     broken, code = "", 0
     try:

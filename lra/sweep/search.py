@@ -16,10 +16,10 @@ from lra.config.rates import SYSTEM, System
 from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
-from lra.datasets.builder import TaskBuilder
 from lra.records.names import ERRORS, RECORD
 from lra.records.record import RunRecord
 from lra.records.runs import Run, read_runs
+from lra.runs.build import Job
 from lra.runs.run_folder import Status
 from lra.sweep.launch import exit_code
 
@@ -31,9 +31,12 @@ def is_search(hydra_cfg: DictConfig) -> bool:
     return hydra_cfg.runtime.choices.get("hydra/sweeper") != SWEEPER
 
 
-def check(builder: TaskBuilder) -> None:
-    """Raise UserError if the task validates on its test split: a search would select on it."""
-    if getattr(builder, "validates_on_test", False):
+def check(job: Job) -> None:
+    """Raise UserError if the task validates on its test split, on which a search would select, or if nothing trains."""
+    if job.settings.describe:
+        raise UserError("describe=true: a search has to train; omit it, or describe one run")
+    builder = job.components.builder
+    if builder.validates_on_test:
         raise UserError(
             f"{builder.spec.name} validates on its test split, which a search must not use; set task.validation=holdout"
         )
