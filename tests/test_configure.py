@@ -95,7 +95,7 @@ def test_every_key_with_an_impossible_value(value: object) -> None:
             assert value != float("inf"), f"{key} is accepted"
         except UserError as error:
             message = str(error)
-            assert "\n" not in message
+            assert "\n" not in error.args[0]
             assert key.split(".")[-1] in message or key.split(".")[0] in message, (key, message)
         finally:
             OmegaConf.update(cfg, key, before, merge=False)
