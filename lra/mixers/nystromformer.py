@@ -1,8 +1,7 @@
-"""Nyströmformer: softmax(Q K~^T) pinv(softmax(Q~ K~^T)) softmax(Q~ K^T) V + conv(V) (eq. 13-15).
+"""Nyströmformer: softmax attention through m landmarks (eq. 13-15).
 
-Landmarks Q~, K~ are means of m segments of a text's real tokens; each score is multiplied by `scale`. The
-pseudo-inverse is iterated; the convolution is depthwise over positions, one kernel per head. No dropout, as in the
-authors' code. O(L m D + m^3 H) time, O(L (m + D)) memory.
+The landmarks Q~, K~ are means of m segments of a text's real tokens. The pseudo-inverse is iterated; the convolution is
+depthwise over positions, one kernel per head. No dropout, as in the authors' code. O(L (m + D)) memory.
 """
 
 import torch

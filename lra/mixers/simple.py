@@ -1,7 +1,7 @@
-"""SimpleAttention: Q (K^T V) / sqrt(L), without softmax.
+"""SimpleAttention: attention without softmax, with a state K^T V of O(D Dh) numbers.
 
-O(L D Dh) time, O(D Dh) state. Dropout acts on the state K^T V, as in the authors' code. The causal form, which the
-paper leaves open, sums over positions j <= i with the same scale.
+Dropout acts on the state, as in the authors' code. The causal form, which the paper leaves open, sums over positions
+j <= i with the same scale.
 
 There are two exact forms. The textbook form projects to q, k, v. The Gram form does not: K^T V of a head is
 W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D for any number of heads, and
