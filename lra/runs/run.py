@@ -33,7 +33,7 @@ from lra.runs.loggers import Loggers, log_finished
 from lra.runs.run_folder import RunFolder, Status, prepared
 from lra.runs.sweep_time import SweepTime
 from lra.training import distributed
-from lra.training.evaluate import Predictions, Score, diagnose, evaluate, packed, sample
+from lra.training.evaluate import Predictions, Score, diagnose, evaluate, sample, stacked
 from lra.training.optimizer import Diverged
 from lra.training.trainer import Trainer
 
@@ -73,7 +73,7 @@ def run(job: Job) -> Status:
     # torchrun and joblib pass a signal of the terminal on, so a second one does not mean "stop now".
     repeated = distributed.started_with() > 1 or multiprocessing.parent_process() is not None
     stop = StopFlag(settings.sweep_minutes, repeated=repeated)
-    keep_memory()  # before the first product
+    keep_memory()  # before the first product, which reads its variables
     try:
         assign_gpu(device, job.number)
         with distributed.joined(device), distributed.Gate() as gate:
@@ -246,7 +246,7 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
         groups, baseline_predictions = builder.groups(task.test), builder.baseline_predictions(task)
         entries["diagnostics"] = diagnose(groups, predictions.classes, labels, baseline_predictions)
         if distributed.is_main():
-            _save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
+            _save_array(job.folder / PREDICTIONS, stacked(predictions.classes, labels))
     split, rule, chosen = ("validation", "best", trainer.best) if job.search else ("test", selection, test[selection])
     score = f"{split} {task.metric} {chosen[task.metric]:.2f} ({rule}, step {chosen['step']})"
     if task.best_baseline is not None and not job.search:
