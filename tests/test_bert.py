@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, pad
 
 from lra.core.errors import UserError
+from lra.datasets.task import PADDING
 from lra.datasets.tokenise import word_piece
 from lra.init.bert import Bert
 from lra.tasks import Task
