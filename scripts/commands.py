@@ -2,7 +2,7 @@
 
 python scripts/commands.py FOLDER [PATTERN]    # only commands that match; a folder that exists is taken as the clone
 
-Two commands run at a time; with LRA_DATA and OMP_NUM_THREADS=1 all of it takes about 40 minutes on two free cores.
+Two commands run at a time; with LRA_DATA and OMP_NUM_THREADS=1 all of it should take at most 45 minutes on two cores.
 """
 
 import os
@@ -28,11 +28,15 @@ NOT_RUN = (
 PARTS = {  # words that replace those of a command, or are added, where it takes too long or its runs exist already
     r"experiment=table1_": "task=listops system=simple seed=1",
     r"experiment=(lra|table1) ": "task=listops system=simple seed=1 sweep_minutes=1",
-    r"experiment=(pretraining_small|small_listops).*seed=1,2": "seed=1",
+    r"experiment=(pretraining_small|small_listops).*seed=1,2|demo also=mine out": "seed=1",
+    r"protocol=paper,strict": "system=simple",
+    r"out=runs/(first|rows|protocols)": "train.steps=600",
+    r"task=files .*size=small": "train.steps=200 train.eval_every=100",
     r"experiment=(pretraining_small|ablations)": "seed=1 train.steps=200 train.eval_every=100",
     r"launcher=joblib.*threads": "system=simple,linear seed=1 out=runs/joblib",
     r"launcher=submitit_local": "system=simple,linear seed=1 out=runs/submitit",
     r"other/s5": "train.steps=20 train.eval_every=10",
+    r"out=runs/rates": "train.lr=0.001,0.003",
     r"rates=": "system=simple seed=1",
     r"task=mqar": "system=simple seed=1 train.steps=300",
     r"task=image": "task.limit=200 train.steps=4 train.eval_every=2",

@@ -126,18 +126,9 @@ def _attention(*overrides: str) -> dict[str, Any]:
 def shape(**changes: object) -> MixerConfig:
     """Return a configuration of a mixer; its dimensions are different primes where they can be."""
     sizes = {
-        "dim": 15,
-        "qkv_dim": 15,
-        "heads": 3,
-        "max_positions": 13,
-        "bias": True,
-        "out_proj": True,
-        "dropout": 0.0,
-        "dropout_over": "values",
-        "causal": False,
-        "layer": 0,
-        "layers": 2,
-    }
+        "dim": 15, "qkv_dim": 15, "heads": 3, "max_positions": 13, "bias": True, "out_proj": True, "dropout": 0.0,
+        "dropout_over": "values", "causal": False, "layer": 0, "layers": 2,
+    }  # fmt: skip
     return MixerConfig(**{**sizes, **changes})
 
 
@@ -351,7 +342,7 @@ def refuses(builder: TaskBuilder, at: DataConfig, message: str) -> None:
     """Assert that the build ends in one line that matches `message`, and that nothing is cached."""
     with pytest.raises(UserError, match=message) as error:
         builder.build(at)
-    assert "\n" not in str(error.value)
+    assert "\n" not in error.value.args[0]  # `str` escapes line breaks
     assert not [*at.cache.rglob("manifest.json")]
 
 

@@ -61,8 +61,8 @@ def test_a_run_is_composed_as_on_the_command_line(cli: Commands) -> None:
     [
         (lambda: lra.compose("attention=simpel"), "attention=simpel: no such option; did you mean 'simple'?"),
         (lambda: lra.compose("seed=1,2"), "several values are a sweep"),
-        (lambda: lra.train("describe=true"), "describe=True: lra.train does one run"),
-        (lambda: lra.compose("task=listops", None), "None: expected a text"),
+        (lambda: lra.train("describe=true"), "describe=True: lra.train"),
+        (lambda: lra.compose("task=listops", None), "None: expected a string"),
         (lambda: lra.attention("simple", width="6", heads=2, max_len=5), "width=6: should be a valid integer"),
         (lambda: lra.load("\0"), "no such folder"),
     ],

@@ -11,9 +11,10 @@ from huggingface_hub import constants
 from safetensors.torch import save_file
 from support import model_of, stub_task
 from torch import Tensor
-from torch.nn.functional import gelu, layer_norm
+from torch.nn.functional import gelu, layer_norm, pad
 
 from lra.core.errors import UserError
+from lra.datasets.task import PADDING
 from lra.datasets.tokenise import word_piece
 from lra.init.bert import Bert
 from lra.tasks import Task
@@ -72,7 +73,7 @@ def model_for(task: Task, system: str = "transformer", **changes: object) -> tor
 
 def states(model: torch.nn.Module, tokens: Tensor) -> list[Tensor]:
     """Return the embedding and the output of every block at all positions."""
-    mask = model._mask(tokens)
+    mask = pad(tokens != PADDING, (1, 0), value=True)  # the CLS is real
     hidden = [model.embedding(tokens)]
     for block in model.blocks:
         hidden.append(block(hidden[-1], mask, None))

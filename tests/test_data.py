@@ -107,7 +107,7 @@ def test_arrow_has_the_same_rows_and_names_the_classes(words: tuple[str, ...]) -
 def test_a_mistake_is_one_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
     with pytest.raises(lra.UserError, match=message) as error:
         lra.data(*words, f"data_dir={tmp_path}")
-    assert "\n" not in str(error.value)
+    assert "\n" not in error.value.args[0]
 
 
 # ---------------------------------------------------------------- exports

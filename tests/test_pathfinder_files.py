@@ -126,4 +126,4 @@ def test_a_bad_file_of_a_release_is_named(release: Path, spoil: Callable[[Path],
     spoil(release)
     with pytest.raises(UserError) as caught:
         build(release)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in caught.value.args[0]

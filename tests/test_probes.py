@@ -288,7 +288,7 @@ def test_baselines_by_loops(built: tuple[Probe, Task]) -> None:
 def test_impossible_options_are_refused(name: str, changes: dict, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)) as error:
         probe(name, **changes)
-    assert "\n" not in str(error.value)
+    assert "\n" not in error.value.args[0]
 
 
 # ---------------------------------------------------------------- what a model reads, and what is scored

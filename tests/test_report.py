@@ -45,12 +45,13 @@ def lines(folder: Path, name: str, **arguments: object) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(Report(folder, **arguments).texts()[name])))
 
 
-def row(folder: Path, system: str, **arguments: object) -> dict[str, str]:
-    return next(line for line in lines(folder, TABLE, **arguments) if line["system"] == system)
+def rows(folder: Path, **arguments: object) -> dict[str, dict[str, str]]:
+    """Return the rows of table.csv by system."""
+    return {line["system"]: line for line in lines(folder, TABLE, **arguments)}
 
 
 def test_a_cell_has_the_statistics_of_its_seeds(folder: Path) -> None:
-    found = row(folder, "Simple")
+    found = rows(folder)["Simple"]
     mean = np.mean(OURS) / 100
     slope = 1 / (mean * (1 - mean))
     low, high = 100 * expit(stats.t.interval(0.95, len(OURS) - 1, logit(mean), slope * stats.sem(OURS) / 100))
@@ -69,12 +70,13 @@ def test_a_difference_is_welchs_and_corrected_over_the_column(folder: Path) -> N
     }
     smaller, larger = sorted(test.pvalue for test in tests.values())
     corrected = {smaller: min(1, 2 * smaller), larger: max(min(1, 2 * smaller), larger)}
+    by_system = rows(folder)
     for name, test in tests.items():
-        found, interval = row(folder, name), test.confidence_interval()
+        found, interval = by_system[name], test.confidence_interval()
         assert found["reference"] == "Transformer"
         values = [float(found[key]) for key in ("difference_low", "difference_high", "p", "p_holm")]
         assert values == pytest.approx([*interval, test.pvalue, corrected[test.pvalue]])
-    assert row(folder, "Transformer")["reference"] == ""
+    assert by_system["Transformer"]["reference"] == ""
 
 
 @pytest.mark.parametrize("margin", [0.5, 2.0, 5.0])
@@ -103,7 +105,7 @@ def test_lower_perplexity_is_better(tmp_path: Path) -> None:
     for seed in (1, 2, 3):
         put(tmp_path, seed, 30.0 + seed / 10, metric="perplexity", baselines={"unigram": 25.0})
         put(tmp_path, seed, 40.0 + seed / 10, metric="perplexity", baselines={"unigram": 25.0}, **softmax())
-    found = row(tmp_path, "Simple")
+    found = rows(tmp_path)["Simple"]
     assert (found["verdict"], float(found["best"])) == ("better", 30.1)
     best = np.mean([min(drawn) for drawn in itertools.product((30.1, 30.2, 30.3), repeat=3)])
     assert float(found["expected_best"]) == pytest.approx(best)
@@ -145,13 +147,13 @@ def test_a_seed_at_the_majority_class_is_not_above_it_within_its_interval(correc
 def test_seeds_at_the_majority_class_are_a_footnote(tmp_path: Path) -> None:
     for seed, accuracy in enumerate((17.05, 30.0, 17.5), start=1):
         put(tmp_path, seed, accuracy)
-    assert row(tmp_path, "Simple")["majority_class"] == "2"
+    assert rows(tmp_path)["Simple"]["majority_class"] == "2"
     assert "2 of 3 seeds no better than the majority class" in Report(tmp_path).texts()[README]
 
 
 def test_missing_and_failed_seeds_are_named(folder: Path) -> None:
-    assert row(folder, "Transformer")["problems"] == "1 failed"
-    assert row(folder, "Linear ELU")["problems"] == "1 missing"
+    by_system = rows(folder)
+    assert [by_system[name]["problems"] for name in ("Transformer", "Linear ELU")] == ["1 failed", "1 missing"]
     states = [(line["system"], line["seed"], line["status"]) for line in lines(folder, SEEDS) if line["score"] == ""]
     assert states == [("Transformer", "4", "failed"), ("Linear ELU", "4", "missing")]
     assert "**10 of 12 runs are finished.**" in Report(folder).texts()[README]
@@ -164,7 +166,7 @@ def test_medians_count_what_is_not_solved_as_never(tmp_path: Path) -> None:
     assert median_steps([]) is None
     for seed, (steps, solved) in enumerate(((100, True), (300, True), (500, False)), start=1):
         race(tmp_path, seed, steps, solved=solved)
-    found = row(tmp_path, "Simple")
+    found = rows(tmp_path)["Simple"]
     assert [float(found[name]) for name in ("goal", "ran", "solved", "median_steps")] == [90, 3, 2, 300]
     page = Report(tmp_path).texts()[README]
     assert "| Simple | 2 of 3 |" in page and "| Simple | 300 |" in page
@@ -173,7 +175,8 @@ def test_medians_count_what_is_not_solved_as_never(tmp_path: Path) -> None:
 def test_the_reference_is_the_one_that_is_asked_for(folder: Path) -> None:
     cell = {"attention": "simple", "variant": "simple", "seeds": [1, 2, 3, 4], "margin": 3.0}
     declare(folder, {**cell, "reference": "Linear ELU"})
-    assert row(folder, "Simple")["reference"] == row(folder, "Transformer")["reference"] == "Linear ELU"
+    by_system = rows(folder)
+    assert by_system["Simple"]["reference"] == by_system["Transformer"]["reference"] == "Linear ELU"
 
 
 def test_a_pretrained_row_is_compared_with_its_row_from_scratch(tmp_path: Path) -> None:
@@ -181,13 +184,14 @@ def test_a_pretrained_row_is_compared_with_its_row_from_scratch(tmp_path: Path) 
         for known in ({}, softmax()):
             put(tmp_path, seed, 37.0 + seed, **known, settings={"case": "scratch"})
             put(tmp_path, seed, 38.0 + seed, **known, settings={"case": "pre"}, config={"pretrain": {"mask": 0.4}})
-    assert row(tmp_path, "Simple (case=pre)")["reference"] == "Simple (case=scratch)"
-    assert row(tmp_path, "Simple (case=scratch)")["reference"] == "Transformer (case=scratch)"
-    assert row(tmp_path, "Simple (case=pre)")["footnotes"] == "starts from pretrained weights"
+    by_system = rows(tmp_path)
+    pretrained, scratch = (by_system[f"Simple (case={case})"] for case in ("pre", "scratch"))
+    assert (pretrained["reference"], scratch["reference"]) == ("Simple (case=scratch)", "Transformer (case=scratch)")
+    assert pretrained["footnotes"] == "starts from pretrained weights"
 
 
 def test_another_selection_rule_shows_its_results(folder: Path) -> None:
-    assert float(row(folder, "Simple", selection="last")["mean"]) == 1.0
+    assert float(rows(folder, selection="last")["Simple"]["mean"]) == 1.0
     with pytest.raises(UserError, match="no run .* has it; leave the option out"):
         Report(folder, "best_test")
 
@@ -240,7 +244,8 @@ def test_a_sweep_of_rates_names_the_best_by_validation_and_compares_these(tmp_pa
                 path = put(tmp_path, seed, test + shift + seed, **known, settings={"train.lr": rate},
                            config={"train": {"lr": rate}})  # fmt: skip
                 change(path, validation={"best": {"accuracy": validation + seed}})
-    found = {name: row(tmp_path, name) for name in ("Simple (train.lr=0.2)", "Simple (train.lr=0.1)")}
+    by_system = rows(tmp_path)
+    found = {name: by_system[name] for name in ("Simple (train.lr=0.2)", "Simple (train.lr=0.1)")}
     assert [line["best_rate"] for line in found.values()] == ["True", "False"]
     assert [line["footnotes"] for line in found.values()] == ["best learning rate of this system by validation", ""]
     assert [line["reference"] for line in found.values()] == ["Transformer (train.lr=0.2)", ""]
@@ -253,11 +258,13 @@ def test_a_row_of_ones_own_at_the_rate_of_the_others_is_untuned(tmp_path: Path) 
     for seed in (1, 2):
         put(tmp_path, seed, 37.0 + seed)
         put(tmp_path, seed, 38.0 + seed, **mine)
-    assert row(tmp_path, "Mine")["footnotes"] == "untuned: learning rate 0.005, as for other systems"
-    assert row(tmp_path, "Simple")["footnotes"] == ""
+    by_system = rows(tmp_path)
+    assert by_system["Mine"]["footnotes"] == "untuned: learning rate 0.005, as for other systems"
+    assert by_system["Simple"]["footnotes"] == ""
     for seed in (1, 2):
         put(tmp_path, seed, 38.0 + seed, **mine, config={"train": {"lr": 0.1}})
-    assert (row(tmp_path, "Mine")["footnotes"], row(tmp_path, "Mine")["lr"]) == ("", "0.1")
+    found = rows(tmp_path)["Mine"]
+    assert (found["footnotes"], found["lr"]) == ("", "0.1")
 
 
 def test_a_baseline_that_no_system_beats_is_named(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_damaged_cache_is_refused(tmp_path: Path, name: str) -> None:
     path.write_bytes(path.read_bytes()[:-4] + b"\xff")
     with pytest.raises(UserError, match=f"{name}: .*; delete {path.parent}") as error:
         build(tmp_path, tmp_path / "log")
-    assert "\n" not in str(error.value)
+    assert "\n" not in error.value.args[0]
     assert len((tmp_path / "log").read_text().splitlines()) == 1
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from lra.config.compose import options
 from lra.core.files import read_yaml
 from lra.core.paths import conf_dir
-from lra.records.runs import Run, read_runs
+from lra.records.runs import Run
 from lra.reports import Report
 from lra.reports.published import Published
 from lra.reports.render import markdown, mean_sd, number
@@ -118,8 +118,8 @@ def demo() -> str:
 
 def scales() -> str:
     """Return the commands of Table 1 by scale, with the runs of each sweep and the times of the kept runs."""
-    small = read_runs(RESULTS / "table1_small")
-    narrow = [run for run in read_runs(RESULTS / "table1_narrow") if "H200" in run.record.provenance.device]
+    small = report("table1_small").runs
+    narrow = [run for run in report("table1_narrow").runs if "H200" in run.record.provenance.device]
     times = [pd.Timestamp(getattr(run.record.provenance, key)) for run in narrow for key in ("started", "finished")]
     minutes = (max(times) - min(times)).total_seconds() / 60
     small_time = f"{len(small)} runs took {_hours(small):.1f} core hours"

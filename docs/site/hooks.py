@@ -147,9 +147,9 @@ def attentions() -> dict[str, str]:
     costs = json.loads((RESULTS / "bench/bench.json").read_text())["attentions"]["rows"]
     cells = [(folder, column.name, cell) for folder, report in reports().items()
              for column in report.columns for cell in column.cells if not cell.settings]  # fmt: skip
-    rows = {system.name: system.attention for system in Published().systems.values()}
-    published = [(rows.get(row), source.name, row, task, value) for source in Published().sources
-                 for row, numbers in source.best.items() for task, value in numbers.items()]  # fmt: skip
+    rows = Published().systems
+    published = [(source.name, row, task, value) for source in Published().sources
+                 for row, numbers in source.best.items() for task, value in numbers.items() if row in rows]  # fmt: skip
     pages = {"attentions/all.md": _rendered("attentions.md", layers=layers)}
     for name, layer in layers.items():
         pages[f"attentions/{name}.md"] = _rendered(
@@ -159,7 +159,7 @@ def attentions() -> dict[str, str]:
             cost=costs.get(name),
             cells=[each for each in cells if each[2].attention == name],
             titles=titles(),
-            published=[each for each in published if each[0] == name],
+            published=[each for each in published if rows[each[1]].attention == name],
             yaml=(conf_dir() / "attention" / f"{name}.yaml").read_text(),
         )
     return pages

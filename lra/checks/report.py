@@ -41,8 +41,12 @@ def examine(
     tell(f"{name}: {type(mixer).__name__}, width {config.dim}, {config.heads} heads")
     results = []
     for result in run_checks(subject):
-        tell("\n".join(_lines(result)))
         results.append(result)
+        tell(f"{WORDS[result.verdict]}  {result.check.name:10} {result.check.claim}")
+        if result.verdict == "failed":
+            tell(f"{'':17}{result.case}: {result.evidence}" if result.case else f"{'':17}{result.evidence}")
+        if result.hint:
+            tell(f"{'':17}hint: {result.hint}")
     weights = sum(weight.numel() for weight in mixer.parameters())
     tell(f"      {'parameters':10} {weights:,}")
     failed = [result.check.name for result in results if result.verdict == "failed"]
@@ -51,13 +55,3 @@ def examine(
     else:
         tell(f"failed: {', '.join(failed)}" if failed else "all checks passed")
     return results
-
-
-def _lines(result: CheckResult) -> list[str]:
-    """Return the lines of a check: its verdict; below a failed one, the smallest failing input and a hint."""
-    lines = [f"{WORDS[result.verdict]}  {result.check.name:10} {result.check.claim}"]
-    if result.verdict == "failed":
-        lines.append(f"{'':17}{result.case}: {result.evidence}" if result.case else f"{'':17}{result.evidence}")
-    if result.hint:
-        lines.append(f"{'':17}hint: {result.hint}")
-    return lines

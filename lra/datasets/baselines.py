@@ -24,12 +24,13 @@ def nearest_centroid(train: Split, test: Split) -> float:
     """Return the accuracy of predicting the class whose mean picture is nearest; all pictures must have one size."""
     pixels = int(train.lengths(np.array([0]))[0, 0])
     classes, counts = np.unique(train.labels, return_counts=True)
-    sums = np.zeros((len(classes), pixels))
+    sums = np.zeros((len(classes), pixels))  # float64: sums of whole numbers are exact
     for rows in _blocks(len(train), PICTURES):
         sums += (train.labels[rows] == classes[:, None]).astype(np.float64) @ train.pad(rows, pixels)
     means = sums / counts[:, None]
     correct = 0
     for rows in _blocks(len(test), PICTURES):
+        # Squared distances without |x|^2, which is equal for all classes.
         distances = (means**2).sum(axis=1) - test.pad(rows, pixels) @ (2 * means.T)
         correct += int((classes[distances.argmin(axis=1)] == test.labels[rows]).sum())
     return 100 * correct / len(test)
@@ -106,7 +107,7 @@ class Overlap:
 
 def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
     """Return the smallest score threshold for class 1 that classifies most of `labels` [n] correctly."""
-    candidates = np.append(np.unique(scores), np.inf)
+    candidates = np.append(np.unique(scores), np.inf)  # inf: no pair is of class 1
     ones, zeros = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
     correct = len(ones) - np.searchsorted(ones, candidates) + np.searchsorted(zeros, candidates)
     return float(candidates[correct.argmax()])
@@ -130,6 +131,7 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
     w is the best of BIGRAM_WEIGHTS on val. If train has no bigram that begins with a, unigram(b) is used alone.
     """
     stream = train.tokens.astype(np.int64)
+    # A bigram (a, b) is the number a * vocabulary + b: `pairs` are sorted, as `searchsorted` needs them.
     pairs, counts = np.unique(stream[:-1] * vocabulary + stream[1:], return_counts=True)
     totals = np.bincount(stream[:-1], minlength=vocabulary)
     frequencies = _frequencies(train, vocabulary)
@@ -138,7 +140,7 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
         """Return the bigram and the unigram probability of every target."""
         tokens, targets = _predictions(split)
         wanted = tokens * vocabulary + targets
-        found = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
+        found = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)  # an unseen bigram may be beyond the end
         occurrences = np.where(pairs[found] == wanted, counts[found], 0)
         precedes = totals[tokens] > 0
         return np.where(precedes, occurrences / totals[tokens].clip(min=1), frequencies[targets]), frequencies[targets]

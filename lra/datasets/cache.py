@@ -7,6 +7,7 @@ path, inode, size and times of its files are unchanged.
 """
 
 import hashlib
+import math
 import os
 import shutil
 from array import array
@@ -72,7 +73,7 @@ def prepared(builder: "TaskBuilder") -> Task:
 
 def identity_of(builder: "TaskBuilder") -> Identity:
     """Return everything that determines the data: the builder's identity, its raw files, and code outside of `lra`."""
-    own = code.fingerprints(type(builder).__module__)
+    own = code.fingerprints(type(builder).__module__)  # of a user's task; those of `lra` have versions instead
     return {"layout": LAYOUT, **builder.identity(), "raw": raw_sha256(builder), **({"code": own} if own else {})}
 
 
@@ -115,17 +116,20 @@ def _build(builder: "TaskBuilder", folder: Path, identity: Identity) -> None:
                 raise UserError(f"{task}: the {split} split is empty; expected at least one example")
         mapped = splits_of(staging, spec)
         doubts = contradictions({split: mapped[split] for split in splits})
+        baselines = {name: float(score) for name, score in builder.baselines(mapped).items()}
+        if not all(map(math.isfinite, baselines.values())):
+            raise UserError(f"{task}: baselines {baselines}, expected finite numbers")
         manifest = {
             "identity": identity,
             "digest": _digest(staging),
             "files": {path.name: sha256(path) for path in sorted(staging.iterdir())},
             "source": source,
-            "baselines": {name: float(score) for name, score in builder.baselines(mapped).items()},
+            "baselines": baselines,
             "doubts": doubts,
             "created_by": f"lra {__version__}",
         }
         write_json(staging / MANIFEST, manifest)
-        staging.rename(folder)
+        staging.rename(folder)  # atomic: a folder with a manifest is complete
         if any(doubts.values()):
             listed = ", ".join(f"{what}: {number:,}" for what, number in doubts.items() if number)
             say(f"{task}: the data contain doubtful examples, which are kept: {listed}")
@@ -151,6 +155,7 @@ def stored(config: DataConfig, files: list[Path], what: str, compute: Callable[[
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}") from None
     state = {name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in status.items()}
+    # Inode and ctime change, too, when a file is replaced by one of equal size and mtime, as `cp -p` does.
     memo = config.cache / STORED / f"{digest([what, state])[:16]}.json"
     with suppress(PermissionError):  # another user's cache; `prepared` raises the error for it
         if memo.exists():
@@ -212,13 +217,15 @@ class Writer:
     def __init__(self, folder: Path, split: str, spec: TaskSpec) -> None:
         self.split = split
         self._folder, self._spec = folder, spec
+        # Pictures store values from 0, so 256 of them fit into a byte although there are 257 tokens.
         self._dtype = np.dtype("u1" if spec.pictures or spec.vocab_size <= 256 else "<u2")
         shift = Pictures.shift if spec.pictures else 0
         self._shortest = spec.max_len if spec.fixed_length else 0
         self._tokens = (1 - shift if spec.objective != "next_token" else 0, spec.vocab_size - 1 - shift)
         self._file = open(folder / f"{split}.tokens{ARRAY}", "wb")  # noqa: SIM115
+        # `array` grows in place and needs 2 to 8 bytes per number; a list of int needs 36.
         self._offsets, self._index, self._labels = array("q", [0]), array("i"), array("H")
-        self._write_header()
+        self._write_header()  # room for the final one
         self._ends, self._positions = array("q", [0]), array("i")  # for `mark`
         self._attributes = array("i")  # for `extend`
         self._seen: dict[bytes, int] = {}
@@ -234,7 +241,7 @@ class Writer:
             data = self._bytes(document, [len(document)])
             name = hashlib.blake2b(data, digest_size=16).digest()
             row = self._seen.setdefault(name, len(self._seen))
-            if row == len(self._offsets) - 1:
+            if row == len(self._offsets) - 1:  # a new document
                 self._append(data, [len(document)])
             self._index.append(row)
         self._labels.append(label)

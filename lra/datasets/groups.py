@@ -28,6 +28,7 @@ def by_value(values: np.ndarray, name: Callable[[int], str] = str) -> Group:
 def by_size(sizes: np.ndarray) -> Group:
     """Return groups of whole numbers `sizes` [n] by ranges `min-max`, ascending; each range has a fifth, up to ties."""
     ranks = np.arange(1, PARTS) * len(sizes) // PARTS
+    # `unique`: a size that fills several ranges ends one range only.
     parts = np.searchsorted(np.unique(np.sort(sizes)[ranks]), sizes, side="right")
 
     def name(part: int) -> str:

@@ -38,12 +38,13 @@ class Draws:
 
     def below(self, bound: int | np.ndarray, *shape: int) -> np.ndarray:
         """Draw integers [*shape] from 0 to bound - 1 (bias below bound / 2^32); `bound` is broadcast to `shape`."""
+        # The upper 32 bits times the bound, shifted: no draw is rejected, so the number of draws is known.
         high = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(32)
         return ((high.reshape(shape) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
 
     def uniform(self, *shape: int) -> np.ndarray:
         """Draw numbers [*shape] between 0 and 1, both exclusive."""
-        words = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(12)
+        words = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(12)  # 52 bits: + 0.5 is exact in float64
         return (words.astype(np.float64) + 0.5).reshape(shape) * 2.0**-52
 
     def subsets(self, bound: int, rows: int, count: int) -> np.ndarray:

@@ -89,25 +89,19 @@ class Rows(Dataset[Row]):
         import datasets
         import pyarrow as pa
 
-        features, name = self.features(classes), NAMES[self.name]
-        table = pa.Table.from_batches(self.batches(features.arrow_schema), features.arrow_schema)
-        fingerprint = f"{digest[:16]}-{name}"  # datasets would hash all rows
-        return datasets.Dataset(table, datasets.DatasetInfo(features=features), name, fingerprint=fingerprint)
-
-    def features(self, classes: Sequence[str]) -> "datasets.Features":
-        """Return the names and types of the columns of `batches`."""
-        import datasets
-
         small = self.split.tokens.dtype == np.uint8 and not self.split.shift
         tokens = datasets.List(datasets.Value("uint8" if small else "uint16"))
         columns = {name: tokens for name in self._columns()}
         if self.spec.objective == "classify":
             columns["label"] = datasets.ClassLabel(names=[*classes])
         elif self.spec.objective != "next_token":
-            columns |= {"targets": datasets.List(datasets.Value("int32"))}
-        return datasets.Features(columns)
+            columns["targets"] = datasets.List(datasets.Value("int32"))
+        features, name = datasets.Features(columns), NAMES[self.name]
+        table = pa.Table.from_batches(self._batches(features.arrow_schema), features.arrow_schema)
+        fingerprint = f"{digest[:16]}-{name}"  # datasets would hash all rows
+        return datasets.Dataset(table, datasets.DatasetInfo(features=features), name, fingerprint=fingerprint)
 
-    def batches(self, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
+    def _batches(self, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
         """Yield the rows of `dataset` as Arrow batches of at most AT_ONCE rows."""
         import pyarrow as pa
 
@@ -125,6 +119,7 @@ class Rows(Dataset[Row]):
             )
 
     def _documents(self, stored: np.ndarray) -> "pa.ListArray":
+        """Return the tokens of these stored documents; adjacent ones are a view of the memory-mapped file."""
         split = self.split
         if (np.diff(stored) == 1).all():
             tokens = split.tokens[split.offsets[stored[0]] : split.offsets[stored[-1] + 1]]
@@ -173,13 +168,11 @@ def rows_of(task: Task) -> dict[str, Rows]:
 
 def write_parquet(task: Task, classes: Sequence[str], folder: Path) -> None:
     """Write a Parquet file for each split, with the features that `datasets.load_dataset` reads."""
-    import pyarrow.parquet as pq
+    import datasets
 
+    datasets.disable_progress_bars()
     for name, rows in rows_of(task).items():
-        schema = rows.features(classes).arrow_schema
-        with pq.ParquetWriter(folder / f"{NAMES[name]}.parquet", schema, compression="zstd") as writer:
-            for batch in rows.batches(schema):
-                writer.write_batch(batch)
+        rows.dataset(classes, task.digest).to_parquet(folder / f"{NAMES[name]}.parquet")
 
 
 def refuse_used(folder: Path, key: str) -> None:

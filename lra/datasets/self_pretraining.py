@@ -23,7 +23,7 @@ SHORTEST = 2  # tokens; shorter documents are left out, since next-token predict
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs(Split):
+class TokenPrediction(Split):
     """Base class of splits for self-pretraining: n documents, each of them one example.
 
     Args:
@@ -67,7 +67,7 @@ class Inputs(Split):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masked(Inputs):
+class MaskedTokens(TokenPrediction):
     """Masked prediction of random tokens of each document, at least one.
 
     The masked positions depend only on (seed, draw, document): each training step has another draw, all evaluations
@@ -90,7 +90,7 @@ class Masked(Inputs):
     def positions(self, row: int, length: int) -> np.ndarray:
         draws = streams.generator(self.seed, "mask", self.draw, row).random(length)
         hidden = np.flatnonzero(draws < self.share)
-        return hidden if len(hidden) else np.array([draws.argmin()])
+        return hidden if len(hidden) else np.array([draws.argmin()])  # a document without a target has no loss
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
         batch = super().pad(examples, length)
@@ -99,7 +99,7 @@ class Masked(Inputs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Following(Inputs):
+class NextToken(TokenPrediction):
     """Next-token prediction: predict each token but the first from the tokens before it."""
 
     ahead = 1
@@ -161,9 +161,9 @@ def inputs_of(
     if not held.any() or held.all():
         raise UserError(f"pretrain.holdout={holdout}: expected training and validation documents out of {len(rows)}")
 
-    kind = partial(Masked, share=share, seed=seed) if objective == "masked" else Following
+    kind = partial(MaskedTokens, share=share, seed=seed) if objective == "masked" else NextToken
 
-    def split(index: np.ndarray) -> Inputs:
+    def split(index: np.ndarray) -> TokenPrediction:
         return kind(
             tokens=train.tokens,
             offsets=train.offsets,

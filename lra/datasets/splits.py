@@ -65,7 +65,7 @@ class PositionLabels(Split):
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
         counts = self.counts(examples)
-        before = np.cumsum(counts) - counts
+        before = np.cumsum(counts) - counts  # predictions of earlier examples of the batch
         return np.repeat(self.ends[np.asarray(examples)] - before, counts) + np.arange(counts.sum())
 
     def counts(self, examples: np.ndarray) -> np.ndarray:

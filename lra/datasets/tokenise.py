@@ -58,7 +58,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int, path: Path) -> "Tokenizer":
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=[PAD],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # every byte, so that no text is unknown
         show_progress=False,
     )
     trained.train_from_iterator(texts, trainer)

@@ -71,7 +71,11 @@ class Bert(InitialWeights):
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
         self._check_shape(model)
         vocabulary = self._check_vocabulary(task)
-        theirs = {_current(name): value for name, value in tensors.read(self.path).items()}
+        theirs = {}
+        for name, value in tensors.read(self.path).items():
+            # Files of models with a head have the prefix `bert.`, and old files TensorFlow's names for the norms.
+            name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
+            theirs[name.replace("LayerNorm.beta", "LayerNorm.bias")] = value
         blocks = {}
         for name, value in theirs.items():
             layer = LAYER.fullmatch(name)
@@ -138,12 +142,6 @@ class Bert(InitialWeights):
             return json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: {error}; {self.hint}") from None
-
-
-def _current(name: str) -> str:
-    """Return a tensor's name without the prefix `bert.`, and with the suffixes that current transformers use."""
-    name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
-    return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _from_hub(repository: str, weights: str) -> Path:

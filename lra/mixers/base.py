@@ -138,8 +138,14 @@ class Mixer(nn.Module, ABC):
             mixed = self.mix(packed.pad(x), packed.mask, num_outputs)
             return packed.unpad(mixed) if num_outputs is None else mixed
         few = num_outputs is not None and self.few_outputs
-        inputs = (x, key_mask, num_outputs) if few else (x, key_mask)
-        mixed = self._in_half_precision(*inputs) if self._is_half(x) else self(*inputs)
+        others = (key_mask, num_outputs) if few else (key_mask,)
+        if self._is_half(x):  # weights in fp32 under autocast, so that sums are in fp32
+            weights = (*self.named_parameters(), *self.named_buffers())
+            in_fp32 = {name: at_least_float32(value) for name, value in weights}
+            with torch.autocast(x.device.type, self._real_dtype(x)):
+                mixed = functional_call(self, in_fp32, (at_least_float32(x), *others)).to(x.dtype)
+        else:
+            mixed = self(x, *others)
         expected = x[:, :num_outputs].shape if few else x.shape
         name, dtypes = type(self).__name__, (x.dtype, autocast_dtype(x))
         check_output(name, mixed, expected, dtypes, "documents, positions, model.dim")
@@ -151,12 +157,6 @@ class Mixer(nn.Module, ABC):
 
     def _real_dtype(self, x: Tensor) -> torch.dtype:
         return next((weight.dtype for weight in self.parameters() if weight.is_floating_point()), x.dtype)
-
-    def _in_half_precision(self, x: Tensor, *others: object) -> Tensor:
-        """Call `forward` under autocast with half-precision weights in fp32, so that sums are in fp32."""
-        tensors = {name: at_least_float32(value) for name, value in (*self.named_parameters(), *self.named_buffers())}
-        with torch.autocast(x.device.type, self._real_dtype(x)):
-            return functional_call(self, tensors, (at_least_float32(x), *others)).to(x.dtype)
 
     def own_values(self) -> set[nn.Parameter]:
         """Return the parameters that keep the values of the constructor under any `model.weight_init`.

@@ -1,7 +1,6 @@
 """Based: linear attention with the second-order Taylor expansion of exp(q . k / sqrt(d)) as its kernel (eq. 3).
 
-phi(x) = [1, x', x' x'^T / sqrt(2)] with x' = x / sqrt(sqrt(d)); products m < n occur once, times sqrt(2). The weights
-are positive, at least 1/2. O(L D d^2) time for queries and keys of d columns per head.
+Of the products x'_m x'_n those with m < n are computed once, times sqrt(2). The weights are positive, at least 1/2.
 """
 
 import torch

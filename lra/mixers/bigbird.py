@@ -1,7 +1,7 @@
-"""BigBird: blocks that read their neighbours, two global blocks and random ones.
+"""BigBird: blocks that read their neighbours, two global blocks and r random ones, each block of b positions.
 
-O(L (3 + 2 + r) b D) time for blocks of b and r random blocks. The pattern is that of `max_positions`: the last block is
-global, and a shorter input is treated as if it were padded to `max_positions` and masked.
+The pattern is that of `max_positions`: the last block is global, and a shorter input is treated as if it were padded to
+`max_positions` and masked.
 """
 
 import torch

@@ -1,8 +1,7 @@
-"""Gated convolution over a few positions: BaseConv of Zoology with a short filter.
+"""Gated convolution over a few positions: BaseConv of Zoology with a short filter for each channel.
 
-y_i = (x_i W_g) * (b + sum_d h_d * x_{i + d}) with one filter h per channel; an output projection follows. The offsets d
-are centred at 0, or at most 0 in the causal form. A local baseline: a layer sees nothing beyond its filter.
-Time and memory O(L D width).
+The filter is centred at a position, or ends there in the causal form. A local baseline: a layer sees nothing beyond its
+filter.
 """
 
 from dataclasses import replace

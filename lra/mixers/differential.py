@@ -1,8 +1,7 @@
-"""Differential attention: the difference of two softmax maps.
+"""Differential attention: the difference of two softmax maps (eq. 1-3), on which dropout acts.
 
-y = (1 - l_0) norm((softmax(Q1 K1^T / sqrt(d)) - l softmax(Q2 K2^T / sqrt(d))) V) for every head (eq. 1-3), with queries
-and keys halved, d the width of a half, l = exp(u1 . w1) - exp(u2 . w2) + l_0 and l_0 = 0.8 - 0.6 exp(-0.3 layer),
-layers counted from 0. O(L^2 D) time. Dropout acts on the difference.
+Each map reads one half of the columns of queries and keys. lambda = exp(u1 . w1) - exp(u2 . w2) + lambda_0 with learned
+u and w, and lambda_0 = 0.8 - 0.6 exp(-0.3 layer), layers counted from 0.
 """
 
 import math

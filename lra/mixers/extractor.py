@@ -1,7 +1,7 @@
-"""Extractor: e_i = sum_{j <= i} x_j W_{i-j+1}, y = ((x W_adj) o e) W_opt, without biases (eq. 18-20).
+"""Extractor: a convolution over l lags whose taps are D x D matrices, and a gate, without biases (eq. 18-20).
 
-A convolution over l lags whose taps are D x D matrices, and a gate. W_opt is the output projection that the variants
-switch. Without causality, which the paper leaves open, the lags are -(l-1) ... l-1.
+W_opt is the output projection that the variants switch. Without causality, which the paper leaves open, the lags are
+-(l-1) ... l-1.
 
 Taps of D x D need l D^2 parameters, too many for long texts. Hence W_k = U G_k V, with U [D, r] and V [r, D] shared by
 all lags and G_k block-diagonal. With t taps and G_k in g blocks: time O(L t r^2 / g) directly,

@@ -1,7 +1,6 @@
 """FNet: the real part of the Fourier transform over positions and width, unscaled (eq. 3).
 
-No parameters, no heads, no mask: padding is mixed as tokens are. O(L D log(L D)) time; nothing is saved for the
-backward pass.
+No parameters, no heads, no mask: padding is mixed as tokens are. Nothing is saved for the backward pass.
 """
 
 import torch

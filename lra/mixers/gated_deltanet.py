@@ -1,8 +1,7 @@
-"""Gated DeltaNet: a memory in which a write first removes the old value of its key.
+"""Gated DeltaNet: a memory in which a write first removes the old value of its key (eq. 10).
 
-S_i = a_i (1 - b_i k_i k_i^T) S_{i-1} + b_i k_i v_i^T, y_i = S_i^T q_i / sqrt(Dh) (eq. 10), with q, k of norm 1,
-b = sigmoid(x W_b) and a = exp(-A softplus(x W_a + c)); a = 1 is DeltaNet (Yang et al. 2024). q, k and v pass a short
-convolution and swish; norm(y) * swish(x W_g) is the input of the output projection. O(L D (C + Dh)) time, C the chunk.
+q and k have norm 1, b = sigmoid(x W_b) and a = exp(-A softplus(x W_a + c)); a = 1 is DeltaNet (Yang et al. 2024). q, k
+and v pass a short convolution and swish.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,4 @@
-"""Gated linear attention (GLA).
-
-S_i = diag(a_i) S_{i-1} + k_i v_i^T, y_i = S_i^T q_i / sqrt(Dh) (eq. 3), a_i = sigmoid(x_i W_1 W_2 + b)^(1 / tau) for
-every channel of the keys; swish(x W_g) * norm(y) is the input of the output projection. O(L D (C + Dh)) time, C the
-chunk. There is no dropout of weights.
-"""
+"""Gated linear attention (GLA, eq. 3): a state with a decay per channel of the keys. There is no dropout of weights."""
 
 from collections.abc import Sequence
 

@@ -1,11 +1,9 @@
-"""Hyena of order 2: two gates around a long convolution.
+"""Hyena of order 2: two gates around a long convolution h (Definition 3.1).
 
-X0, X1, V = short(X W_in), a convolution of a few taps in each channel, and y = (X0 * (h * Z + d Z)) W with Z = X1 * V
-(Definition 3.1). The long filter at lag t is h_t = exp(-r t) F(t), F a network with sine activations of t and of sines
-and cosines of t (section 3.3). The rates r differ between channels. Without causality a second output of F is the
-filter of later positions, and the short convolutions are centred.
-
-Time O(L D log L) by FFT, and O(L D log(L)^2) in the causal form, which is exactly causal.
+X0, X1 and V pass a convolution of a few taps in each channel. The filter h at lag t comes from a network F with sine
+activations, whose inputs are t and sines and cosines of t (section 3.3). The rates r differ between channels.
+Without causality a second output of F is the filter of later positions, and the short convolutions are centred. The
+causal form is exactly causal.
 """
 
 import math

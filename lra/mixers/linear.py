@@ -1,7 +1,4 @@
-"""Linear attention with feature maps that need no drawing: elu + 1, and cosFormer's relu reweighed by a cosine.
-
-O(L D Dh) time.
-"""
+"""Linear attention with feature maps that need no drawing: elu + 1, and cosFormer's relu reweighed by a cosine."""
 
 import math
 

@@ -1,7 +1,7 @@
-"""Linformer: softmax(Q (E^T K)^T scale) E^T V, with a learned E [Lmax, k] over positions (eq. 7).
+"""Linformer: softmax attention over k projected positions, with a learned E [Lmax, k] (eq. 7).
 
-Keys, values and all heads share E (section 4). O(L k D) time, O(L k H) memory. A text of L < Lmax positions uses the
-first L rows of E.
+Keys, values and all heads share E (section 4). A text of L < Lmax positions uses the first L rows of E.
+O(L k H) memory.
 """
 
 import torch

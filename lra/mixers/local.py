@@ -1,7 +1,4 @@
-"""Local attention: softmax over the keys near the query, O(L w D) time.
-
-Long Range Arena describes blocks of 50 that do not overlap.
-"""
+"""Local attention: softmax over the keys near the query, within a window or within blocks that do not overlap."""
 
 from typing import Literal
 

@@ -1,7 +1,7 @@
-"""Longformer: a sliding window, and global positions that read all positions and are read by all.
+"""Longformer: a window of w positions, and g global positions that read all positions and are read by all.
 
-Global positions have no separate projections, since Long Range Arena does not allow their parameters. O(L (w + g) D)
-time for a window of w and g global positions, the first ones: the CLS if there is one.
+Global positions are the first ones, the CLS if there is one. They have no separate projections, since Long Range Arena
+does not allow their parameters.
 """
 
 from typing import Annotated

@@ -1,8 +1,6 @@
-"""LRU, the linear recurrent unit.
+"""LRU, the linear recurrent unit: one recurrence of N complex numbers for all channels (eq. 6, 7).
 
-h_i = l * h_{i-1} + g * (B x_i), y_i = Re C h_i + skip x_i with l = exp(-exp(nu) + i exp(theta)) (eq. 6, 7), one
-recurrence of N complex numbers for all channels. O(L D N) time. Without causality the same states also run backward,
-with a C of their own.
+Without causality the same states also run backward, with a C of their own.
 """
 
 import math

@@ -1,9 +1,8 @@
-"""Luna: pack P' = Attn(P, X, X), unpack X' = Attn(X, P', P').
+"""Luna: attention packs the input into a memory P' of M rows, from which a second attention unpacks the output.
 
 The memory P [M, H Dh] is learned in the first layer. Each layer passes P + P' to the next, which applies its layer
 norm: the paper's P <- LN(P + P'). The norm of the first layer applies to the learned P, as in the authors' code. P'
-has no output projection, and each attention has one projection for keys and values, as in the paper. O(L M D) time,
-O(L M H) memory.
+has no output projection, and each attention has one projection for keys and values, as in the paper. O(L M H) memory.
 """
 
 import torch

@@ -1,8 +1,7 @@
-"""Mamba-2: a state space whose decay and step depend on the input.
+"""Mamba-2: a state space whose decay and step depend on the input U.
 
-S_i = exp(-A dt_i) S_{i-1} + dt_i B_i x_i^T, y_i = S_i^T C_i + skip x_i for every head, with B and C [state] shared by
-all heads, dt = softplus(u W_dt + b), and x, B, C = swish(conv(u W)) of the input u; norm(y * swish(u W_z)) is the input
-of the output projection. By the paper's duality this is a product with a decay. O(L (C + N) D) time, chunks of C.
+B and C [state] are shared by all heads, and dt = softplus(u W_dt + b). By the paper's duality the state space is a
+product of C and B with a decay, computed in chunks.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,8 @@
 """Mega: one head of attention whose queries, keys and gates read an exponential moving average of the input.
 
 X' = EMA(X): per channel, h_i = a b x_i + (1 - a d) h_{i-1} over n dampened averages, x'_i = g . h_i (eq. 5, 6), forward
-and, without causality, backward. Z = swish(X' W), Q = c_q Z + b_q, K = c_k Z + b_k, V = swish(X W_v),
-O = softmax(Q K^T / sqrt(z) + bias(i - j)) V, H = swish(X' W_h + (swish(X' W_r) * O) U), and the layer adds
-sigmoid(X' W_u) * (H - X) to X (eq. 9-15). O(L^2 D) time, in chunks of c positions O(L c D), and O(L D (n + log L)) for
-the averages.
+and, without causality, backward. Z = swish(X' W), Q = c_q Z + b_q and K = c_k Z + b_k of width z, V = swish(X W_v), and
+the bias b depends on i - j (eq. 9-15). The output is what the layer adds to X.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Token mixing of MLP-Mixer: W2 gelu(W1 X), W1 [hidden, Lmax], W2 [Lmax, hidden] (eq. 1).
+"""Token mixing of MLP-Mixer, with W1 [hidden, Lmax] and W2 [Lmax, hidden] (eq. 1).
 
 One network for all channels; the block adds layer norm and skip. A text of L < Lmax positions uses the first L
-columns of W1 and rows of W2; padded positions count as zero. O(L D hidden) time.
+columns of W1 and rows of W2; padded positions count as zero.
 """
 
 from pydantic import PositiveInt

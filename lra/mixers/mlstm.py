@@ -1,8 +1,7 @@
-"""mLSTM: a memory matrix with an exponential input gate and a forget gate per head.
+"""mLSTM: a memory matrix with an exponential input gate and a forget gate per head (eq. 19-27).
 
-C_i = f_i C_{i-1} + g_i k_i v_i^T / sqrt(Dh), n_i = f_i n_{i-1} + g_i k_i / sqrt(Dh) (eq. 19-27), g = exp(x w_g + b) and
-f = sigmoid(x w_f + c); h_i = C_i^T q_i / max(|n_i . q_i|, 1), and sigmoid(x W_o) * norm(h) is the input of the output
-projection. O(L D (C + Dh)) time, C the chunk.
+g = exp(x w_g + b), f = sigmoid(x w_f + c), and n is the sum of the keys in the memory C: n_i = f_i n_{i-1} + g_i k_i /
+sqrt(Dh).
 """
 
 import math
@@ -16,7 +15,7 @@ from torch.nn.functional import logsigmoid, pad
 from lra.mixers import MixerConfig, MixerInfo, merge_heads, split_heads
 from lra.mixers._recurrent import NORM, Recurrent
 from lra.ops.device import cumulative_sum
-from lra.ops.scan import causal_product
+from lra.ops.scan import SMALL_CHUNK, decayed_product
 
 
 class Mlstm(Recurrent):
@@ -78,8 +77,10 @@ def gated_memory(q: Tensor, k: Tensor, v: Tensor, log_in: Tensor, log_decay: Ten
     -> y [..., L, N]; log_floor, the logarithm of floor, gets no gradient.
     """
     v = pad(v, (0, 1), value=1.0)  # a column of ones: its state is n
-    total, mass = causal_product(q, k * log_in.exp().unsqueeze(-1), v, log_decay).split([v.shape[-1] - 1, 1], dim=-1)
-    return total / torch.maximum(mass.abs(), log_floor.detach().exp().unsqueeze(-1))
+    y = decayed_product(q, k * log_in.exp().unsqueeze(-1), v, log_decay.unsqueeze(-1), SMALL_CHUNK)
+    total, mass = y.split([v.shape[-1] - 1, 1], dim=-1)
+    # A reciprocal per position: the gradient of a quotient would read all channels three times.
+    return total * torch.maximum(mass.abs(), log_floor.detach().exp().unsqueeze(-1)).reciprocal()
 
 
 def largest(log_in: Tensor, log_keep: Tensor) -> Tensor:

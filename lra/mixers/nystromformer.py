@@ -1,8 +1,7 @@
-"""Nyströmformer: softmax(Q K~^T) pinv(softmax(Q~ K~^T)) softmax(Q~ K^T) V + conv(V) (eq. 13-15).
+"""Nyströmformer: softmax attention through m landmarks (eq. 13-15).
 
-Landmarks Q~, K~ are means of m segments of a text's real tokens; each score is multiplied by `scale`. The
-pseudo-inverse is iterated; the convolution is depthwise over positions, one kernel per head. No dropout, as in the
-authors' code. O(L m D + m^3 H) time, O(L (m + D)) memory.
+The landmarks Q~, K~ are means of m segments of a text's real tokens. The pseudo-inverse is iterated; the convolution is
+depthwise over positions, one kernel per head. No dropout, as in the authors' code. O(L (m + D)) memory.
 """
 
 import torch
@@ -62,20 +61,18 @@ class Nystromformer(Attention):
         with full_precision(q.device):
             q, k, v = map(at_least_float32, (q, k, v))
             v = without_padding(v, key_mask)  # the convolution does not mask
-            y = self._approximate(q, k, v, key_mask)
+            means = self._segment_means(q, key_mask)  # [B or 1, m, L]
+            landmark_q, landmark_k = (split_heads(means @ merge_heads(x), self.config.heads) for x in (q, k))
+            # A text shorter than m leaves landmarks without a token: their rows and columns of the inverse are zero.
+            used = (means != 0).any(dim=-1)  # [B or 1, m]
+            columns = used[:, None, None, :]
+            scores = (landmark_q * self.scale) @ landmark_k.transpose(-2, -1)  # [B, H, m, m]
+            weights = scores.masked_fill(~columns, torch.finfo(scores.dtype).min).softmax(dim=-1)
+            inverse = pseudo_inverse(weights * used[:, None, :, None], self.iterations)
+            keys = None if key_mask is None else key_mask[:, None, None, :]
+            gathered = scaled_dot_product_attention(landmark_q, k, v, attn_mask=keys, scale=self.scale)  # [B, H, m, Dh]
+            y = scaled_dot_product_attention(q, landmark_k, inverse @ gathered, attn_mask=columns, scale=self.scale)
             return y if self.conv_kernel is None else y + self.conv(v)
-
-    def _approximate(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        means = self._segment_means(q, key_mask)
-        landmark_q, landmark_k = (split_heads(means @ merge_heads(x), self.config.heads) for x in (q, k))
-        used = (means != 0).any(dim=-1)  # [B, m]
-        columns = used[:, None, None, :]
-        keys = None if key_mask is None else key_mask[:, None, None, :]
-        scores = (landmark_q * self.scale) @ landmark_k.transpose(-2, -1)
-        weights = scores.masked_fill(~columns, torch.finfo(scores.dtype).min).softmax(dim=-1)
-        inverse = pseudo_inverse(weights * used[:, None, :, None], self.iterations)
-        gathered = scaled_dot_product_attention(landmark_q, k, v, attn_mask=keys, scale=self.scale)
-        return scaled_dot_product_attention(q, landmark_k, inverse @ gathered, attn_mask=columns, scale=self.scale)
 
     def _segment_means(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
         """Return a matrix [B, m, L], or [1, m, L] if all tokens are real, that averages the tokens of each segment.

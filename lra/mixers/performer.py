@@ -1,14 +1,14 @@
 """Performer: attention through M positive features.
 
-FAVOR+ (`favor`): with x' = x sqrt(scale) and w_1 ... w_M from N(0, I), phi(x) = exp(w x' - |x'|^2 / 2) / sqrt(M), and
-the mean of phi(q) . phi(k) over the draws is exp(q . k scale): an unbiased softmax attention. The rows w are orthogonal
-within blocks of Dh. Factors common to all weights of a query cancel and are left out. The released code adds 1e-4 to
-1e-6 to every feature, which flattens the attention where norms are large; the maxima here need no addition.
+FAVOR+ (`favor`): the rows w of W are drawn from N(0, I), orthogonal within blocks of Dh. The mean of phi(q) . phi(k)
+over the draws is exp(q . k scale): an unbiased softmax attention. Factors common to all weights of a query cancel and
+are left out. The released code adds 1e-4 to 1e-6 to every feature, which flattens the attention where norms are large;
+the maxima here need no addition.
 
 ReLU (`relu`): phi(x) = relu(x) + eps, the generalised attention without random projection that Google's Long Range
 Arena code runs on text classification and matching. Its gradient is as sensitive to rounding as cosFormer's.
 
-O(L D M) time. There is no dropout of weights.
+There is no dropout of weights.
 """
 
 from dataclasses import replace

@@ -1,10 +1,9 @@
 """LSH attention of the Reformer: similar queries share a bucket.
 
 Queries are keys too: k_j = q_j / |q_j|. In each round h(q) = argmax [qR; -qR], R [Dh, n / 2] normal, gives one of n
-buckets; positions sorted by (bucket, position) are cut into chunks of c, and each attends to its own and the previous
-chunk. Over the set of all keys met in some round, y_i = sum_j softmax(q_i . k_j scale) v_j, where the query's own key i
-counts only if there is no other. A key met in several rounds counts once: in each, log(number of rounds) is subtracted
-from its score. O(rounds L c D) time for attention, O(rounds L n D) for the hashes, n = 2 L / c; O(H rounds L c) memory.
+buckets, n = 2 L / c; positions sorted by (bucket, position) are cut into chunks of c, and each attends to its own and
+the previous chunk. The query's own key counts only if there is no other. A key met in several rounds counts once: in
+each, log(number of rounds) is subtracted from its score. O(H rounds L c) memory.
 
 A hash is discontinuous: if rounding changes the bucket of one position, all positions sorted after it move by one.
 Under bf16 the gradient therefore differs from that of fp32 by 3 to 40 %; with the same hashes by 0.5 %.
@@ -86,14 +85,14 @@ class Reformer(Mixer):
         """Attend within sorted chunks: q, v [B, H, L, Dh] -> [B, H, L, Dh]."""
         length, width = q.shape[2:]
         buckets = self.buckets(q, key_mask)
-        order, rank = sort(buckets)
-
+        order, rank = sort(buckets)  # [B, H, rounds, L] each
         both = cut(take(torch.cat([q, v], dim=-1).unsqueeze(2), order), self.chunk)  # [B, H, rounds, C, c, 2 Dh]
         q, v = both.split(width, dim=-1)
-        keys = look_back(normalize(at_least_float32(q), dim=-1).to(q.dtype))
+        keys = look_back(normalize(at_least_float32(q), dim=-1).to(q.dtype))  # [B, H, rounds, C, 2c, Dh]
         scores = at_least_float32((q * self.scale) @ keys.transpose(-2, -1))
         scores = scores + self.bias(buckets, order, rank, key_mask, scores.dtype)
         with full_precision(q.device):
+            # One softmax over the keys of all rounds: a query's sums are brought to its position, added, and sorted.
             mass = scores.logsumexp(dim=-1).flatten(3)[..., :length].gather(3, rank)  # [B, H, rounds, L]
             mass = mass.logsumexp(dim=2, keepdim=True).expand_as(rank).gather(3, order)
             weights = (scores - cut(mass.unsqueeze(-1), self.chunk)).exp()

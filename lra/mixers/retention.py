@@ -1,8 +1,7 @@
 """Retention (RetNet): attention without softmax, with weights that decay with the distance.
 
-y_i = sum_j gamma^|i - j| (q_i . k_j / sqrt(Dh)) v_j with gamma = 1 - 2^(-5 - h) for head h = 0, 1, ..., q and k rotated
-by angles that grow with the position, and y normalised per head and position; swish(x W_g) * y is the input of the
-output projection. O(L D Dh) time, in chunks with summed states.
+gamma = 1 - 2^(-5 - h) for head h = 0, 1, ..., and q and k are rotated by angles that grow with the position. The states
+of chunks are summed.
 
 The two-sided form is not in the paper: a forward plus a backward pass, with the diagonal counted once. The norm divides
 by the root mean square and has no weights, as in the authors' code; the paper writes group norm. There is no dropout of

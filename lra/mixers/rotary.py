@@ -1,7 +1,7 @@
-"""Softmax attention with rotary positions: softmax(R_i q_i . R_j k_j scale) v (eq. 34).
+"""Softmax attention with rotary positions (eq. 34).
 
-R_i rotates pairs of columns by angles that grow with the position i, so that a product depends on the distance alone.
-O(L^2 D) time. The pairs are (m, m + Dh / 2), as is usual now, not (2 m, 2 m + 1): equal up to the order of columns.
+Pairs of columns are rotated by angles that grow with the position, so that a product depends on the distance alone. The
+pairs are (m, m + Dh / 2), as is usual now, not (2 m, 2 m + 1): equal up to the order of columns.
 """
 
 import torch

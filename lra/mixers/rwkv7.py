@@ -1,9 +1,7 @@
-"""RWKV-7: a state that decays by channels and replaces the old value of a key.
+"""RWKV-7: a state that decays by channels and replaces the old value of a key (eq. 16-18).
 
-S_i = S_{i-1} (diag(w_i) - k^_i^T (a_i * k^_i)) + v_i^T k_i, y_i = S_i r_i (eq. 16-18) for every head, with decay w,
-rate a and gate g from low-rank networks; k^ is k * xi normalised to length 1, and the key becomes k * (1 + (a - 1)
-alpha). Every projection reads a mix of a token and the one before it. The heads are normed, (r . (rho * k)) v is added,
-and g times that is the input of the output projection. O(L D (C + Dh)) time, C the chunk.
+Decay w, rate a and gate g are outputs of low-rank networks; k^ is k * xi normalised to length 1, and the key becomes
+k * (1 + (a - 1) alpha). Every projection reads a mix of a token and the one before it.
 """
 
 import math

@@ -1,11 +1,8 @@
-"""S4D, diagonal state spaces: y = K * x + skip x, K_l = 2 Re sum_n C_n (exp(dt A_n) - 1) / A_n exp(l dt A_n).
+"""S4D, diagonal state spaces: the zero-order hold of s' = A s + B u, y = 2 Re C s, as a convolution.
 
-This is the zero-order hold of s' = A s + B u, y = 2 Re C s; the N/2 modes stand for N in conjugate pairs. B is fixed at
-1, since only its product with C matters, or trained; then C_n stands for B_n C_n. Re A = -exp(.) < 0, so that every
-mode decays. Without causality a second kernel with the same modes and its own C reads later positions; lag 0 belongs to
-the first.
-
-GELU and the output projection follow. Time O(L D (N + log L)), memory O(L D).
+The N/2 modes stand for N in conjugate pairs. B is fixed at 1, since only its product with C matters, or trained; then
+C_n stands for B_n C_n, and B-_n is (exp(dt A_n) - 1) / A_n. Re A = -exp(.) < 0, so that every mode decays. Without
+causality a second kernel with the same modes and its own C reads later positions; lag 0 belongs to the first.
 """
 
 import math

@@ -1,8 +1,7 @@
-"""S5, simplified state space layers: a diagonal state space with all channels as inputs.
+"""S5, simplified state space layers: a diagonal state space with all channels as inputs (eq. 6).
 
-h_i = exp(dt A) h_{i-1} + (exp(dt A) - 1) / A B x_i, y_i = 2 Re C h_i + skip x_i: the zero-order hold (eq. 6), with a
-step dt per mode. A starts as the eigenvalues of `blocks` HiPPO-N matrices on a diagonal; modes come in conjugate pairs,
-one of which is kept. O(L D N) time. Without causality the same states also run backward, with a C of their own, as in
+There is a step dt per mode. A starts as the eigenvalues of `blocks` HiPPO-N matrices on a diagonal; modes come in
+conjugate pairs, one of which is kept. Without causality the same states also run backward, with a C of their own, as in
 the authors' code. Re A = -exp(.) < 0, so that every mode decays.
 """
 

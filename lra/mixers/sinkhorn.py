@@ -1,9 +1,8 @@
-"""Sparse Sinkhorn attention: blocks of keys are sorted by a learned soft permutation.
+"""Sparse Sinkhorn attention: blocks of keys are sorted by a learned soft permutation P.
 
-With N = L / b blocks of b tokens, s_n is the sum of the real tokens' keys in block n, R = s W_s (W_s [H, Dh, N]) and
-P = Sinkhorn(exp((R + noise) / tau)). With k~_n = sum_m P_nm k_m, and the same for v, a query of block n attends to its
-own block and to the sorted one: softmax(q_n [k_n; k~_n]^T scale) [v_n; v~_n].
-O(L b D + L N D) time, O(H (L b + N^2)) memory; the sum over keys is the paper's over x, projected.
+With N = L / b blocks of b tokens, s_n is the sum of the real tokens' keys in block n, and R = s W_s plus noise, with
+W_s [H, Dh, N]. A query of block n attends to its own block and to the sorted one. The sum over keys is the paper's over
+x, projected. O(H (L b + N^2)) memory.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: softmax(Q K^T scale) V (eq. 1), O(L^2 D) time."""
+"""Scaled dot-product attention (eq. 1)."""
 
 from dataclasses import replace
 

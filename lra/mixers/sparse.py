@@ -1,8 +1,8 @@
 """Sparse Transformer, fixed pattern: softmax over the query's block and a few columns of every block.
 
-With stride s and c summary columns, position i reads j where i // s == j // s (its block), or j % s >= s - c (the last
-c positions of every block). The paper is causal and adds j <= i; the two-sided form only drops that condition. A query
-reads s + c L / s keys, so time is O(L sqrt(L) D) for s near sqrt(L), but O(L^2 D) for a fixed s.
+A block has s positions; the last c positions of every block are its summary, which all queries read. The paper is
+causal and adds j <= i; the two-sided form only drops that condition. A query reads s + c L / s keys, so time is
+O(L sqrt(L) D) for s near sqrt(L), but O(L^2 D) for a fixed s.
 """
 
 from pydantic import PositiveInt

@@ -5,9 +5,9 @@ With x' = x Dh^-1/4 and frequencies Omega [Dh, m], a learned function of drawn n
 RKS  phi(x) = [cos(x' Omega), sin(x' Omega)] / sqrt(m), and a constant s:  E k = E cos(omega . (q' - k')) + s^2
 PRF  phi(x) = exp(x' Omega - |x'|^2) / sqrt(m):  E k = exp(-|q' - k'|^2 / 2) for omega ~ N(0, I)
 
-O(L D M) time and O(L H M) memory for M features: 4 m + 1 (GMM-RKS), 2 m + 1 (other RKS) or m (PRF), where FastFood has
-m = Dh, or the next power of two. An RKS kernel may be negative; s keeps most sums of weights positive. Common options:
-m (samples), s (smoothing), the training steps that a draw serves (redraw_every), and eps, added to the denominator.
+O(L H M) memory for M features: 4 m + 1 (GMM-RKS), 2 m + 1 (other RKS) or m (PRF), where FastFood has m = Dh, or the
+next power of two. An RKS kernel may be negative; s keeps most sums of weights positive. Common options: m (samples), s
+(smoothing), the training steps that a draw serves (redraw_every), and eps, added to the denominator.
 """
 
 import math

@@ -5,7 +5,7 @@ random       S_h = R_h, a table [Lmax, Lmax]
 dense        S_h,i = W2 relu(W1,h x_i), W2 [Lmax, Dh] for all heads
 
 With the dot product, S + Q K^T scale (the paper's mixture). Tables are cut to L positions; padded keys are masked.
-O(L^2 D) time, O(L^2 H) memory in training.
+O(L^2 H) memory in training.
 """
 
 from dataclasses import replace

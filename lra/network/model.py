@@ -90,7 +90,9 @@ class Model(nn.Module):
             scored: [m] flat indices into [B, L]; logits are computed for these positions only.
             packed: layout of a packed batch, including the CLS of each document; None for a padded batch.
         """
-        mask = self._mask(tokens) if self.masks_padding and packed is None else None
+        mask = None
+        if self.masks_padding and packed is None:  # a packed batch has a mask of its own
+            mask = pad(tokens != PADDING, (int(self.cls), 0), value=True)  # [B P, N], True at the CLS and real tokens
         x = self.embedding(tokens, packed)
         if mask is not None:  # mixers expect finite numbers at padding
             x = x.masked_fill(~mask.unsqueeze(-1), 0)
@@ -162,11 +164,6 @@ class Model(nn.Module):
         """Draw the mixers' random features for this training step."""
         for block in self.blocks:
             block.mixer.redraw(seed, step)
-
-    def _mask(self, tokens: Tensor) -> Tensor:
-        """Return the key mask [B P, N]: True at the CLS and at real tokens."""
-        real = tokens != PADDING
-        return pad(real, (1, 0), value=True) if self.cls else real
 
 
 def _xavier(module: nn.Module, kept: set[nn.Parameter]) -> None:

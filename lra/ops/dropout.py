@@ -50,19 +50,21 @@ class Keyed(nn.Module):
         if self.hashed and x.numel() >= 2**31:  # compiled code would hash in 64 bits, and drop another fraction
             raise UserError("train.compile: 2^31 or more dropout values in one call; use a smaller train.micro_batch")
         assert self.hash_words is not None  # by `check_key`
-        words, device, heads = self.hash_words.to(x.device), x.device, x.dim() > 3
+        words, device, has_heads = self.hash_words.to(x.device), x.device, x.dim() > 3  # words [B]
         columns = torch.arange(x.shape[-1], dtype=torch.int32, device=device) if columns is None else columns.int()
         if packed is not None:
-            words, rows = words[packed.document].unsqueeze(1), packed.position.unsqueeze(1)
+            words, rows = words[packed.document].unsqueeze(1), packed.position.unsqueeze(1)  # [R, 1]
         else:
-            axes = x.shape[1 + heads : -1]
+            axes = x.shape[1 + has_heads : -1]  # those between a document, or its heads, and the columns
             rows = torch.arange(prod(axes), dtype=torch.int32, device=device).view(*axes, 1)
-            if heads:
-                words = words.unsqueeze(1) + torch.arange(x.shape[1], dtype=torch.int32, device=device) * HEAD
-            words = words.view(*words.shape, *[1] * (x.dim() - words.dim()))
+            if has_heads:
+                heads = torch.arange(x.shape[1], dtype=torch.int32, device=device)
+                words = words.unsqueeze(1) + heads * HEAD  # [B, H]
+            words = words.view(*words.shape, *[1] * (x.dim() - words.dim()))  # [B, 1, 1] or [B, H, 1, ..., 1]
         if self.over == "channels":
-            rows = torch.zeros_like(rows)
-        mixed = rows * ROW + words + columns * COLUMN
+            rows = torch.zeros_like(rows)  # one number for all positions of a channel
+        mixed = rows * ROW + words + columns * COLUMN  # int32 wraps around
+        # A shift of int32 repeats the sign bit; the masks leave the bits of an unsigned shift.
         mixed = ((mixed ^ (mixed >> 16 & 0xFFFF)) * MIX) ^ words
         return (mixed ^ (mixed >> 13 & 0x7FFFF)) * FINISH
 
@@ -123,6 +125,7 @@ class Dropout(Keyed):
         assert self.key is not None
         seed, step, layer = self.key
         level, size, width = round(self.p * LEVELS), prod(shape), shape[-1]
+        # A 64-bit draw holds four 16-bit words, one for each value; a value is dropped if its word is below the level.
         if self.over == "channels":
             words = streams.pcg(seed, "dropout", step, layer, document, 0).random_raw(-(-width // 4)).view(np.uint16)
             yield (np.arange(0, size, width)[:, None] + np.flatnonzero(words[:width] < level)).ravel()
@@ -132,14 +135,14 @@ class Dropout(Keyed):
                 count = min(PIECE, size - start)
                 yield np.flatnonzero(bits.random_raw(-(-count // 4)).view(np.uint16)[:count] < level) + start
         else:
-            of_head, columns = size // shape[0], -(-width // 4)
-            words = np.empty((of_head // width, columns), np.uint64)
+            of_head, draws_of_row = size // shape[0], -(-width // 4)
+            draws = np.empty((of_head // width, draws_of_row), np.uint64)  # of one head
             for head in range(shape[0]):
                 bits = streams.pcg(seed, "dropout", step, layer, document, head)
-                for words_of_row in words:
-                    words_of_row[:] = bits.random_raw(columns)
-                    bits.advance(JUMP - columns)
-                yield np.flatnonzero(words.view(np.uint16)[:, :width] < level) + head * of_head
+                for of_row in draws:
+                    of_row[:] = bits.random_raw(draws_of_row)
+                    bits.advance(JUMP - draws_of_row)  # a row begins at the same draw for every number of columns
+                yield np.flatnonzero(draws.view(np.uint16)[:, :width] < level) + head * of_head
 
 
 class Gumbel(Keyed):
@@ -157,9 +160,10 @@ def set_keys(model: nn.Module, *, seed: int, step: int, documents: Sequence[int]
     layers = [module for module in model.modules() if isinstance(module, Keyed)]
     if not layers:
         return
+    # One word for each document of the batch and layer, so that a document's words do not depend on its micro-batch.
     raw = streams.pcg(seed, "dropout", step).random_raw((max(documents, default=0) + 1) * len(layers))
     raw = (raw >> np.uint64(32)).astype(np.uint32).view(np.int32)
-    words = torch.from_numpy(np.ascontiguousarray(raw.reshape(-1, len(layers))[list(documents)].T))
+    words = torch.from_numpy(np.ascontiguousarray(raw.reshape(-1, len(layers))[list(documents)].T))  # [layers, B]
     parameter = next(model.parameters(), None)
     on_device = to_device(words, torch.device("cpu") if parameter is None else parameter.device)
     copies = torch.unbind_copy(on_device), torch.unbind_copy(words.sum(dim=1))  # type: ignore[func-returns-value]  # graphs depend on offsets of views

@@ -23,31 +23,33 @@ class Moments(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         by_bands = on_cpu(x) and x.dtype in (torch.float32, torch.float64)
-        size = POSITIONS if by_bands else x.shape[1]
+        size = POSITIONS if by_bands else x.shape[1]  # positions of a piece
         pieces = x.split(size, dim=1)
         masks = [None] * len(pieces) if key_mask is None else key_mask.split(size, dim=1)
         near = mean_of_real(pieces[0][:, :POSITIONS], None if masks[0] is None else masks[0][:, :POSITIONS])
         total = x.new_zeros(len(x), 1, x.shape[2], dtype=torch.float64)
         gram = x.new_zeros(len(x), x.shape[2], x.shape[2], dtype=torch.promote_types(x.dtype, torch.float32))
         for piece, mask in zip(pieces, masks, strict=True):
-            apart = piece - near
+            apart = piece - near  # [B, positions, D]
             zero_padding_(apart, mask)
             total += apart.sum(dim=1, keepdim=True, dtype=gram.dtype)
             add_bands(gram, apart) if by_bands else gram.add_(gram_of(apart))
-        if by_bands:
+        if by_bands:  # only the upper triangle is computed
             gram = gram.triu() + gram.triu(1).mT
         count = x.shape[1] if key_mask is None else key_mask.sum(dim=1).clamp(min=1).view(-1, 1, 1)
-        shift = total / count
+        shift = total / count  # [B, 1, D]
         mean = near + shift
         ctx.save_for_backward(x, key_mask, mean)
         ctx.count = count
+        # sum of (x - m) (x - m)^T = sum of (x - near) (x - near)^T - count shift shift^T
         return mean.squeeze(1), gram - (total.mT @ shift).to(gram.dtype)
 
     @staticmethod
     def backward(ctx, by_mean: Tensor, by_gram: Tensor) -> tuple[Tensor, None]:
         x, key_mask, mean = ctx.saved_tensors
-        twice = (by_gram + by_gram.mT).to(x.dtype)
-        shared = by_mean.unsqueeze(1) / ctx.count - mean @ twice.double()
+        twice = (by_gram + by_gram.mT).to(x.dtype)  # [B, D, D]
+        # The gradient of x_j is (x_j - m) twice + d m / count; all terms without x_j are the same for every position.
+        shared = by_mean.unsqueeze(1) / ctx.count - mean @ twice.double()  # [B, 1, D]
         return zero_padding_(torch.baddbmm(shared.to(x.dtype), x, twice), key_mask), None
 
 

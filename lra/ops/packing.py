@@ -40,19 +40,20 @@ class Packed:
     @classmethod
     def of(cls, lengths: np.ndarray, longest: int, device: torch.device) -> "Packed":
         """Create the layout of documents with these lengths [B], all positive; `longest`: N."""
-        chunks = -(-lengths // CHUNK)
-        starts = chunks.cumsum() - chunks
-        owner = np.repeat(np.arange(len(lengths)), chunks)
-        of_document = np.arange(len(owner)) - starts[owner]  # index of a chunk in its document
-        position = of_document[:, None] * CHUNK + np.arange(CHUNK)
-        rows = starts * CHUNK
-        pieces = np.unique(np.concatenate([rows, rows + lengths, [position.size]]))
+        chunks = -(-lengths // CHUNK)  # [B] number of chunks of a document
+        first_chunk = chunks.cumsum() - chunks  # [B]
+        owner = np.repeat(np.arange(len(lengths)), chunks)  # [C]
+        of_document = np.arange(len(owner)) - first_chunk[owner]  # [C] index of a chunk in its document
+        position = of_document[:, None] * CHUNK + np.arange(CHUNK)  # [C, CHUNK]
+        first_row = first_chunk * CHUNK  # [B]
+        # A document ends where its padding begins; `unique` drops the empty padding of documents of whole chunks.
+        pieces = np.unique(np.concatenate([first_row, first_row + lengths, [position.size]]))
         tensors = {
             "document": torch.from_numpy(np.repeat(owner, CHUNK).astype(np.int32)),
             "position": torch.from_numpy(position.astype(np.int32).ravel()),
-            "first": torch.from_numpy(rows),
+            "first": torch.from_numpy(first_row),
             "pieces": torch.from_numpy(pieces.astype(np.int32)),
-            "first_pieces": torch.from_numpy(np.searchsorted(rows, pieces).astype(np.int32)),
+            "first_pieces": torch.from_numpy(np.searchsorted(first_row, pieces).astype(np.int32)),
             "mask": torch.from_numpy(np.arange(longest) < lengths[:, None]),
             "chunk_mask": torch.from_numpy(position < lengths[owner, None]),
             "indices": torch.from_numpy(owner * -(-longest // CHUNK) + of_document),
@@ -60,19 +61,20 @@ class Packed:
             "one_hot": torch.eye(len(lengths), dtype=torch.bfloat16)[owner],
         }
         on_device = {name: to_device(tensor, device) for name, tensor in tensors.items()}
-        return cls(lengths=tuple(lengths.tolist()), starts=tuple(rows.tolist()), **on_device)
+        return cls(lengths=tuple(lengths.tolist()), starts=tuple(first_row.tolist()), **on_device)
 
     def pad(self, x: Tensor) -> Tensor:
         """Convert rows [R, D] to a padded batch [B, N, D], with zeros after the last chunk of a document."""
         documents, longest = self.mask.shape
-        chunks = put(x.view(len(self.owner), -1), self.indices, documents * -(-longest // CHUNK))
+        chunks = put(x.view(len(self.owner), -1), self.indices, documents * -(-longest // CHUNK))  # [., CHUNK D]
         return chunks.view(documents, -1, x.shape[1])[:, :longest]
 
     def unpad(self, x: Tensor) -> Tensor:
         """Convert a padded batch [B, N] or [B, N, D] to rows [R] or [R, D], with zeros from position N on."""
         more = -x.shape[1] % CHUNK
         x = pad(x, (0, more) if x.dim() == 2 else (0, 0, 0, more))
-        return _Take.apply(x.unflatten(1, (-1, CHUNK)).flatten(0, 1).flatten(1), self.indices).view(-1, *x.shape[2:])
+        chunks = x.unflatten(1, (-1, CHUNK)).flatten(0, 1).flatten(1)  # [chunks of the padded batch, CHUNK D]
+        return _Take.apply(chunks, self.indices).view(-1, *x.shape[2:])
 
     def firsts(self, x: Tensor) -> Tensor:
         """Return the first row of each document: [R, D] -> [B, D]."""
@@ -108,7 +110,10 @@ def put(x: Tensor, indices: Tensor, rows: int) -> Tensor:
 
 
 def sum_by_document(x: Tensor, one_hot: Tensor) -> Tensor:
-    """Sum x [C, F] over the chunks of each document, as a product, which needs no atomic additions."""
+    """Sum x [C, F] over the chunks of each document -> [B, F], as a product.
+
+    A product adds in a fixed order; `index_add` on CUDA adds atomically, in any order.
+    """
     if x.dtype == one_hot.dtype and is_asynchronous(x.device):
         return torch.mm(one_hot.T, x, out_dtype=torch.float32)
     x = at_least_float32(x)

@@ -47,15 +47,15 @@ def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = N
     return y.flatten(-3, -2)[..., :length, :]
 
 
-def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
+def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: int = CHUNK) -> Tensor:
     """Compute y_i = sum_{j <= i} sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) v_j in time O(L (C + M) (M + N)).
 
     q, k [..., L, M], v [..., L, N], log_decay g [..., L, 1], shared by all channels, or [..., L, M], not positive
-    -> y [..., L, N].
+    -> y [..., L, N]. `chunk`: positions of a chunk with a decay shared by all channels.
     """
     length = q.shape[-2]
     if log_decay.shape[-1] == 1:
-        return by_tiles(_with_head_decays, min(CHUNK, length), q, k, v, log_decay)
+        return by_tiles(_with_head_decays, min(chunk, length), q, k, v, log_decay)
     return by_tiles(_with_channel_decays, min(SMALL_CHUNK, 1 << (length - 1).bit_length()), q, k, v, log_decay)
 
 

@@ -32,7 +32,7 @@ from lra.training.trainer import Output, Trainer
 
 KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # entries of a pretraining in the record of a run
 FOREVER = -1  # timeout of a lock: wait without limit
-TAKEN = ["embedding", "mixer", "feed_forward", "norms"]
+TAKEN = ["embedding", "mixer", "feed_forward", "norms"]  # groups of pretrained weights that a run loads: no head
 
 
 def draw_model(components: Components, spec: TaskSpec, seed: int) -> Model:
@@ -58,7 +58,7 @@ def trainer_of(
 ) -> Trainer:
     """Return the trainer of a job at its first step; `log` receives the lines of `metrics.jsonl`."""
     settings, recipe = job.settings, job.settings.train
-    environment = {
+    environment = {  # a run resumes only where all of it is the same, since any change may change bits
         **provenance.environment(task.digest, device),
         "processes": distributed.count(),
         "precision": settings.precision,

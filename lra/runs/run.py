@@ -33,7 +33,7 @@ from lra.runs.loggers import Loggers, log_finished
 from lra.runs.run_folder import RunFolder, Status, prepared
 from lra.runs.sweep_time import SweepTime
 from lra.training import distributed
-from lra.training.evaluate import Predictions, Score, diagnose, evaluate, packed, sample
+from lra.training.evaluate import Predictions, Score, diagnose, evaluate, sample, stacked
 from lra.training.optimizer import Diverged
 from lra.training.trainer import Trainer
 
@@ -73,7 +73,7 @@ def run(job: Job) -> Status:
     # torchrun and joblib pass a signal of the terminal on, so a second one does not mean "stop now".
     repeated = distributed.started_with() > 1 or multiprocessing.parent_process() is not None
     stop = StopFlag(settings.sweep_minutes, repeated=repeated)
-    keep_memory()  # before the first product
+    keep_memory()  # before the first product, which reads its variables
     try:
         assign_gpu(device, job.number)
         with distributed.joined(device), distributed.Gate() as gate:
@@ -132,7 +132,7 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
     """Lock the folder of a run and write its record on rank 0, also after an error; other ranks wait for rank 0."""
     attempt = Attempt(Loggers(job))
     if not distributed.is_main():
-        if not gate.wait():
+        if not gate.wait():  # rank 0 leaves without training: its status decides the exit code
             attempt.status = Status.SKIPPED
         with suppress(distributed.Lost):  # the lost rank prints why
             yield attempt
@@ -152,13 +152,12 @@ def _skipped(job: Job, folder: RunFolder) -> Status:
     """Skip a complete run; if it is finished, delete its checkpoint and log its metrics."""
     status, _ = folder.status()
     (folder.path / ERRORS).unlink(missing_ok=True)  # left by a configuration that was refused
-    if status == Status.FINISHED:
-        checkpoint.remove(folder.path)
     say(f"{job.title}: {status} before, nothing to do ({folder.path})")
-    if status == Status.FINISHED:
-        log_finished(job)
-        return Status.SKIPPED
-    return status
+    if status != Status.FINISHED:
+        return status
+    checkpoint.remove(folder.path)  # an earlier process may have been killed before it removed this file
+    log_finished(job)
+    return Status.SKIPPED
 
 
 @contextmanager
@@ -246,7 +245,7 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
         groups, baseline_predictions = builder.groups(task.test), builder.baseline_predictions(task)
         entries["diagnostics"] = diagnose(groups, predictions.classes, labels, baseline_predictions)
         if distributed.is_main():
-            _save_array(job.folder / PREDICTIONS, packed(predictions.classes, labels))
+            _save_array(job.folder / PREDICTIONS, stacked(predictions.classes, labels))
     split, rule, chosen = ("validation", "best", trainer.best) if job.search else ("test", selection, test[selection])
     score = f"{split} {task.metric} {chosen[task.metric]:.2f} ({rule}, step {chosen['step']})"
     if task.best_baseline is not None and not job.search:

@@ -16,6 +16,7 @@ from lra.init import InitialWeights
 from lra.network.architecture import Architecture
 from lra.training.recipe import Pretrain, Recipe
 
+# Keys of which a change can give other results; `init`, `pretrain` and the user's code are added where there are any.
 RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
 
 

@@ -61,6 +61,7 @@ def generate(
     done = fruitless = 0
     bounds = (seed, min_length, max_length, max_depth, max_args)
     for tokens, lengths, labels, digests in in_order(chunk, ((index, *bounds) for index in count()), workers):
+        # `add` returns None: a row is fresh if its digest is new, which this line also records.
         fresh = [row for row, name in enumerate(digests) if name not in seen and not seen.add(name)]  # type: ignore[func-returns-value]
         fresh = fresh[: total - done]
         fruitless = 0 if fresh else fruitless + 1
@@ -69,7 +70,7 @@ def generate(
                 f"only {done} of {total} different expressions found with {min_length} < length < {max_length}, "
                 f"max_depth {max_depth}, max_args {max_args}; widen the bounds or ask for fewer"
             )
-        if not fresh:
+        if not fresh:  # nothing to keep, and no progress to report
             continue
         rows = np.zeros(len(lengths), dtype=bool)
         rows[fresh] = True
@@ -114,11 +115,11 @@ def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: i
     One 64-bit word determines a node: bits 0-1 whether it is an operator, bits 2-3 which operator, and the upper half,
     multiplied by the range and shifted, its digit or its number of arguments (bias below 3e-9).
     """
-    trees = np.arange(TREES_PER_CHUNK)
+    trees = np.arange(TREES_PER_CHUNK)  # the tree of each node of the level [n]; level 1 has the roots
     lengths = np.zeros(TREES_PER_CHUNK, dtype=np.int64)
     drawn = []
     for depth in range(1, max_depth + 1):
-        words = bits.random_raw(len(trees))
+        words = bits.random_raw(len(trees))  # [n] uint64, one word per node of this level
         high = words >> np.uint64(32)
         if depth == 1:
             operator = np.ones(len(trees), dtype=bool)
@@ -135,7 +136,7 @@ def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: i
         pending = np.bincount(trees, weights=arguments, minlength=TREES_PER_CHUNK).astype(np.int64)
         alive = lengths + pending < max_length  # drop long trees before their children use memory
         trees = np.repeat(trees, np.where(alive[trees], arguments, 0))
-        lengths[lengths + pending >= max_length] = max_length
+        lengths[lengths + pending >= max_length] = max_length  # marks the tree as too long for `keep`
     keep = (lengths > min_length) & (lengths < max_length)
     return [(symbol[keep[tree]], arguments[keep[tree]]) for tree, symbol, arguments in drawn]
 
@@ -149,8 +150,8 @@ def _fold(levels: list[Level]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         value = symbol.astype(np.int64)
         inner = arguments > 0
         if inner.any():
-            starts = np.cumsum(arguments[inner]) - arguments[inner]
-            size[inner] = 2 + np.add.reduceat(sizes[0], starts)
+            starts = np.cumsum(arguments[inner]) - arguments[inner]  # index of each operator's first child
+            size[inner] = 2 + np.add.reduceat(sizes[0], starts)  # 2 for the operator and its bracket
             value[inner] = _apply(symbol[inner] - 10, values[0], starts, arguments[inner])
         sizes.insert(0, size)
         values.insert(0, value)
@@ -161,8 +162,8 @@ def _apply(operator: np.ndarray, operands: np.ndarray, starts: np.ndarray, argum
     """Return the value of each operator [n] on its consecutive operands; a median that ends in .5 is rounded down."""
     counts = np.bincount(
         np.repeat(np.arange(len(operator)), arguments) * 10 + operands, minlength=10 * len(operator)
-    ).reshape(-1, 10)
-    below = np.cumsum(counts, axis=1)
+    ).reshape(-1, 10)  # [n, 10]: how often each digit is an operand
+    below = np.cumsum(counts, axis=1)  # [n, 10]: operands of at most each digit
     lower = (below > ((arguments - 1) // 2)[:, None]).argmax(axis=1)
     upper = (below > (arguments // 2)[:, None]).argmax(axis=1)
     return np.choose(
@@ -179,14 +180,15 @@ def _apply(operator: np.ndarray, operands: np.ndarray, starts: np.ndarray, argum
 def _lay_out(levels: list[Level], sizes: list[np.ndarray]) -> np.ndarray:
     """Return the tokens of all trees; each level writes its words, and for operators the closing bracket."""
     tokens = np.empty(sizes[0].sum(), dtype=np.uint8)
-    places = np.cumsum(sizes[0]) - sizes[0]
+    positions = np.cumsum(sizes[0]) - sizes[0]  # of each node's first token; here of the roots
     for depth, (symbol, arguments) in enumerate(levels):
-        tokens[places] = symbol + 1
+        tokens[positions] = symbol + 1  # ids of WORDS start at 1
         inner = arguments > 0
-        tokens[places[inner] + sizes[depth][inner] - 1] = IDS[CLOSE]
+        tokens[positions[inner] + sizes[depth][inner] - 1] = IDS[CLOSE]  # the last token of its operator
         if depth + 1 < len(levels):
             runs = arguments[inner]
-            before = np.cumsum(sizes[depth + 1]) - sizes[depth + 1]
+            before = np.cumsum(sizes[depth + 1]) - sizes[depth + 1]  # tokens of the level before each child
+            # ... and before the first child of the same operator; the difference is the offset inside the operator.
             first = np.repeat(before[np.cumsum(runs) - runs], runs) if len(runs) else before
-            places = np.repeat(places[inner] + 1, runs) + before - first
+            positions = np.repeat(positions[inner] + 1, runs) + before - first  # + 1 for the operator's own token
     return tokens

@@ -89,7 +89,7 @@ def _around(
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """Return a view of all patches of a stamp's size, and the indices in it of those around `positions` [n, 2]."""
     size = stamps.shape[-1]
-    corners = positions + (rim - size // 2)
+    corners = positions + (rim - size // 2)  # [n, 2]: first row and column of each patch
     patches = sliding_window_view(pictures, (size, size), axis=(1, 2), writeable=True)
     return patches, (rows, corners[:, 0], corners[:, 1])
 

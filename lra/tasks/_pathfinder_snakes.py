@@ -105,12 +105,12 @@ def _drawn(
         done, snake = _distractors(draws, design, board)
         placed[done] += 1
         paint(canvas, style.rim, short_lines, snake, done)
-    positions = np.stack([snake.positions for snake in pair], axis=1)
+    positions = np.stack([snake.positions for snake in pair], axis=1)  # [n, 2, S, 2]
     start, end = positions[rows, origins, 0], positions[rows, np.where(labels == 1, origins, 1 - origins), -1]
     rim = style.rim
-    ends = np.stack([start, end], axis=1)
+    ends = np.stack([start, end], axis=1)  # [n, 2, 2]
     pixels = marked(canvas[:, rim:-rim, rim:-rim], ends, design.marker_radius)
-    path = np.diff(positions[rows, origins], axis=1)
+    path = np.diff(positions[rows, origins], axis=1)  # [n, S - 1, 2]: steps of the snake with the first marker
     attributes = np.stack([_rounded(_lengths(end - start)), placed, _rounded(_lengths(path).sum(axis=1))], axis=1)
     return pixels, attributes
 
@@ -146,10 +146,10 @@ def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes,
     """Begin a pair of snakes on each board, and return the boards where both were completed, and these snakes."""
     rows, pair = _seeds(draws, design, board)
     for _ in range(design.contour_length - 1):
-        for number in range(2):
+        for number in range(2):  # in turns, so that neither snake takes the room of the other
             kept, pair[number] = _extended(draws, board, rows, pair[number])
             rows, pair[1 - number] = rows[kept], pair[1 - number].at(kept)
-    for snake in pair:
+    for snake in pair:  # `_extended` has drawn all paddles but the last
         board.add(rows, snake.positions[:, -1], snake.turns[:, -1])
     return board.at(rows), *pair  # type: ignore[return-value]
 
@@ -169,12 +169,12 @@ def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list
     turns = np.stack([draws.below(DEGREES, n), draws.below(DEGREES, n)], axis=1)
     first = edge + draws.below(design.window - 2 * edge, n, 2)
     second = np.rint(first + style.second[draws.below(DEGREES, n)]).astype(np.int64)
-    positions = np.stack([first, second], axis=1)
+    positions = np.stack([first, second], axis=1)  # [n, 2, 2]
     pivots = positions + style.first[turns]
     good = (board.within(positions + style.head[turns]) & board.within(pivots)).all(axis=1)
     alone, rows = empty(design.window, design.padding, style, n), np.arange(n)
     alone.add(rows, positions[:, 0], turns[:, 0])
-    good &= ~alone.touches(rows, positions[:, 1], turns[:, 1])
+    good &= ~alone.touches(rows, positions[:, 1], turns[:, 1])  # the second snake does not begin on the first
     rows = np.flatnonzero(good)
     return rows, [Snakes(positions[rows, k, None], turns[rows, k, None], pivots[rows, k]) for k in range(2)]
 
@@ -186,11 +186,12 @@ def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tu
     """
     style, rim = board.style, board.style.rim
     pivots = snake.pivot + style.ahead[snake.turns[:, -1]]
-    points = pivots[:, None] + style.points
-    room = FULL - board.near[rows[:, None], points[..., 0] + rim, points[..., 1] + rim].astype(np.int64)
-    ends = np.cumsum(room * style.weights[snake.turns[:, -1]], axis=1)
+    points = pivots[:, None] + style.points  # [n, K, 2]
+    room = FULL - board.near[rows[:, None], points[..., 0] + rim, points[..., 1] + rim].astype(np.int64)  # [n, K]
+    # Whole numbers, whose sums are exact: a draw below the last sum falls into the range of one of the K points.
+    ends = np.cumsum(room * style.weights[snake.turns[:, -1]], axis=1)  # [n, K]
     chosen = np.full(len(rows), -1)
-    open_ = np.flatnonzero(ends[:, -1] > DEAD_END)
+    open_ = np.flatnonzero(ends[:, -1] > DEAD_END)  # snakes without a paddle yet
     for _ in range(TRIES):
         drawn = (ends[open_] <= draws.below(ends[open_, -1], len(open_))[:, None]).sum(axis=1)
         clear = ~board.touches(rows[open_], points[open_, drawn], DEGREES + drawn)
@@ -207,11 +208,11 @@ def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray
         turns = draws.below(DEGREES, len(missing))
         seeded, snake = _beginnings(draws, board, missing, turns)
         images = missing[seeded]
-        trial, rows = board.at(images), np.arange(len(images))
+        trial, rows = board.at(images), np.arange(len(images))  # copies: an incomplete distractor leaves no mark
         for _ in range(design.distractor_length - 1):
             kept, snake = _extended(draws, trial, rows, snake)
             rows = rows[kept]
-        trial.add(rows, snake.positions[:, -1], snake.turns[:, -1])
+        trial.add(rows, snake.positions[:, -1], snake.turns[:, -1])  # the last paddle, as in `_arrived`
         board.put(images[rows], trial.at(rows))
         drawn.append((images[rows], snake))
         missing = np.setdiff1d(missing, images[rows])
@@ -227,11 +228,12 @@ def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray)
     guesses = draws.below(board.window, len(rows), GUESSES, 2)
     free = _fits(board, np.repeat(rows, GUESSES), np.repeat(turns, GUESSES), guesses.reshape(-1, 2))
     free = free.reshape(len(rows), GUESSES)
+    # The first free guess is as random as any: guesses are independent.
     positions = guesses[np.arange(len(rows)), free.argmax(axis=1)]
     placed = free.any(axis=1)
     lost = np.flatnonzero(~placed)
     grid = np.argwhere(np.ones((board.window, board.window), dtype=bool))
-    owners, choices = np.divmod(np.arange(len(lost) * len(grid)), len(grid))
+    owners, choices = np.divmod(np.arange(len(lost) * len(grid)), len(grid))  # each lost paddle with each pixel
     free = np.flatnonzero(_fits(board, rows[lost[owners]], turns[lost[owners]], grid[choices]))
     counts = np.bincount(owners[free], minlength=len(lost))
     some = np.flatnonzero(counts)
@@ -246,7 +248,7 @@ def _fits(board: Board, rows: np.ndarray, turns: np.ndarray, positions: np.ndarr
     """Return True for each first paddle [n] that fits; its pixels are checked up to the first occupied one."""
     style = board.style
     fits = board.within(positions + style.head[turns]) & board.within(positions + style.first[turns])
-    left = np.flatnonzero(fits)
+    left = np.flatnonzero(fits)  # only these are checked further
     for number in range(style.seen.shape[1]):
         free = board.free(rows[left], positions[left] + style.seen[turns[left], number])
         fits[left[~free]] = False

@@ -148,7 +148,7 @@ class AgNews(FromSource):
             )
         examples_by_split = source.read()
         ordered, train = source.name != PARTIAL, examples_by_split["train"]
-        if not ordered:
+        if not ordered:  # then the split at 70 % would depend on the order of the file
             train = sorted(train, key=lambda item: hashlib.sha256(item[0].encode()).digest())
         cut = len(train) * 7 // 10
         splits = {"train": train[:cut], "val": train[cut:], "test": examples_by_split["test"]}

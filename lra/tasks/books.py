@@ -127,7 +127,7 @@ def _split(books: list[Book]) -> dict[str, list[Book]]:
         raise UserError(f"books: found {len(books)}, expected at least {len(SPLITS)}: no book is in two splits")
     ends = np.cumsum([len(book["text"]) for book in books])
     first, second = (int(np.abs(ends - fraction * ends[-1]).argmin()) + 1 for fraction in ENDS)
-    first = min(first, len(books) - 2)
+    first = min(first, len(books) - 2)  # leave one book each for validation and test
     second = min(max(second, first + 1), len(books) - 1)
     return {"train": books[:first], "val": books[first:second], "test": books[second:]}
 

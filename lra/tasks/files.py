@@ -282,7 +282,7 @@ class Files(FromSource):
                     raise UserError(f"{row.where}: label {row.label!r:.80} of {split} does not occur in train")
                 if len(row.texts) != content.texts:
                     raise UserError(f"{row.where}: {len(row.texts)} texts, but the first row has {content.texts}")
-        for split, fraction in reversed(self._held_out().items()):  # test first
+        for split, fraction in reversed(self._held_out().items()):  # test first, so that it does not depend on task.val
             numbers = np.unique([row.label for row in rows["train"]], return_inverse=True)[1]
             chosen = held_out(numbers, fraction, split)
             if not chosen.any():

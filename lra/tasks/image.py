@@ -102,6 +102,7 @@ def grey(rgb: np.ndarray) -> np.ndarray:
         Grey values [...] uint8.
     """
     red, green, blue = (rgb[..., channel].astype(np.uint32) for channel in range(3))
+    # 511 / 5_100_000 = 255.5 / 255 / 10_000.
     return ((2989 * red + 5870 * green + 1140 * blue) * 511 // 5_100_000).astype(np.uint8)
 
 

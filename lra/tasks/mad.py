@@ -125,17 +125,17 @@ class Recall(Probe):
         last_start = length - 2 * self.pair_size
         sequences = _Sequences(rows, length, self.vocabulary)
         turns = last_start // (min_size + 1) + 1
-        keys = np.full((rows, turns, self.key_size), -1)  # keys shown so far
+        keys = np.full((rows, turns, self.key_size), -1)  # keys shown so far; -1 equals no key
         values = np.zeros((rows, turns, self.value_size), dtype=np.int64)
         fresh = np.zeros((rows, turns), dtype=bool)
         for turn in range(turns):
-            active = sequences.ends <= last_start
+            active = sequences.ends <= last_start  # rows with room for this pair and the last one
             key = self._motifs(draws, rows, self.keys, min_size, self.key_size)
             value = self._motifs(draws, rows, self.values, 1, self.value_size)
-            noisy = (draws.uniform(rows) < self.noise) & (turn > 0)
-            same = (keys[:, :turn] == key[:, None]).all(axis=2)
+            noisy = (draws.uniform(rows) < self.noise) & (turn > 0)  # the first pair shows a key that can be asked
+            same = (keys[:, :turn] == key[:, None]).all(axis=2)  # [rows, turn]
             repeated = same.any(axis=1) & ~noisy
-            if turn:
+            if turn:  # a repeated key keeps its value
                 value = np.where(repeated[:, None], values[np.arange(rows), same.argmax(axis=1)], value)
             pair = self._pair(key, value)
             if self.noise:

@@ -68,7 +68,7 @@ class Pairs(FromSource):
                 rows[split] += 1
                 yield label, *(byte_ids(text, self.max_length) for text in texts)
 
-        for split, pairs in source.read().items():
+        for split, pairs in source.read().items():  # one pair at a time, since the files have gigabytes
             for example in sampled(encoded(split, pairs), self.limit, split):
                 writers[split].add(*example)
         return {"rows": rows, "licence": self.licence}

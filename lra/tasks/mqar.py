@@ -68,11 +68,11 @@ class Mqar(Probe):
         keys = 1 + draws.subsets(half, rows, pairs)
         values = 1 + half + draws.subsets(half, rows, pairs)
         tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
-        order = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)
+        order = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)  # [g]: query positions are counted from 1
         weights = order ** (self.power - 1.0)
         late = -np.log(draws.uniform(rows, len(order))) / weights  # exponential clocks: the earliest are drawn
         queries = 2 * pairs + 2 * late.argsort(axis=1, kind="stable")[:, :pairs]
-        np.put_along_axis(tokens, queries, keys, axis=1)
+        np.put_along_axis(tokens, queries, keys, axis=1)  # both [n, pairs]
         np.put_along_axis(answers, queries, values, axis=1)
 
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:

@@ -112,6 +112,7 @@ class Pathfinder(Design, Generated, Paths):
     def write(self, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         stops = np.cumsum(list(self.sizes.values()))
         total, done = sum(self.sizes.values()), 0
+        # Blocks of a fixed size, so that a larger data set begins with the same pictures.
         calls = ((number, self.seed, self.design) for number in range(-(-total // BLOCK)))
         for images in in_order(block, calls, self.config.workers):
             split = np.searchsorted(stops, done + np.arange(BLOCK), side="right")  # images beyond total: no split

@@ -85,7 +85,7 @@ def products(group: str) -> np.ndarray:
         return np.add.outer(np.arange(size), np.arange(size)) % size
     elements = np.array([p for p in permutations(range(size)) if kind == "s" or _even(p)])
     both = elements[:, elements].swapaxes(0, 1)  # both[p, q, i] = q[p[i]]
-    digits = size ** np.arange(size)[::-1]
+    digits = size ** np.arange(size)[::-1]  # a permutation as a number, ascending in lexicographic order
     return np.searchsorted(elements @ digits, both @ digits)
 
 

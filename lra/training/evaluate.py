@@ -135,7 +135,7 @@ def evaluate(
     return Score(correct=right, examples=predictions, loss=totals[3] / predictions, not_finite=infinite)
 
 
-def packed(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def stacked(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Stack predicted classes and labels [2, n] in the smallest sufficient type, uint8 up to 256 classes."""
     both = np.stack([predicted, labels])
     return both.astype(np.min_scalar_type(both.max()))

@@ -175,9 +175,9 @@ class Pretrain:
 
 
 def carried(weights: "dict[str, Tensor]", vocab_size: int) -> "dict[str, Tensor]":
-    """Return the pretrained weights that training starts from: all but the head and the vector of hidden tokens.
+    """Return the pretrained weights that training starts from: all but the head and the embedding of masked tokens.
 
-    That vector is the last row of the embedding, or the `hidden` vector of grey values.
+    That embedding is the last row of the table; for grey values, which have no table, it is the parameter `hidden`.
     """
     kept = {name: value for name, value in weights.items() if not belongs(name, ["head"]) and name != f"{TOKENS}hidden"}
     if f"{TOKENS}bias" in kept:  # grey values have no embedding table

@@ -5,7 +5,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,42 +152,38 @@ class Trainer:
             say(f"{self.output.title}: resumes from step {self.step}")
         self.write_metrics()
         model, recipe, rule, batches_of_steps = self.model, self.recipe, self.stopping, self._batches()
-        with TrainingBar(self.output.title, recipe.steps, self.step) as bar, self._saved_if_paused():
-            if self.is_eval_step():  # an earlier process paused in this evaluation
-                self.validate(stop, bar)
-            while self.step < rule.step:
-                clock = time.perf_counter()
-                batch = next(batches_of_steps)
-                totals = compute_gradient(model, *batch, seed=self.seed, step=self.step, precision=self.precision)
-                self.updates.append(update(model, self.optimizer, totals, recipe, step=self.step, last=rule.step))
-                self.step += 1
-                # On an accelerator one loss stays unread, so that the host prepares the next step meanwhile.
-                late = self._asynchronous and len(self.losses) > 0 and not self.is_eval_step()
-                tokens = self.read_losses(leave=int(late))
-                self.window_seconds += time.perf_counter() - clock
-                if self.is_eval_step():
+        with TrainingBar(self.output.title, recipe.steps, self.step) as bar:
+            try:
+                if self.is_eval_step():  # an earlier process paused in this evaluation
                     self.validate(stop, bar)
-                bar.step(self.step, self.losses[-1], tokens.computed)
-                if self._is_checkpoint_due():
-                    self.save()
-                seconds = self.seconds["train"] + self.window_seconds
-                distributed.pause_all(stop.pending() or limit(self.step, seconds))
-            self.save()
-            distributed.pause_all(stop.signalled())  # a signal since the last step
+                while self.step < rule.step:
+                    clock = time.perf_counter()
+                    batch = next(batches_of_steps)
+                    totals = compute_gradient(model, *batch, seed=self.seed, step=self.step, precision=self.precision)
+                    self.updates.append(update(model, self.optimizer, totals, recipe, step=self.step, last=rule.step))
+                    self.step += 1
+                    # On an accelerator one loss stays unread, so that the host prepares the next step meanwhile.
+                    late = self._asynchronous and len(self.losses) > 0 and not self.is_eval_step()
+                    tokens = self.read_losses(leave=int(late))
+                    self.window_seconds += time.perf_counter() - clock
+                    if self.is_eval_step():
+                        self.validate(stop, bar)
+                    bar.step(self.step, self.losses[-1], tokens.computed)
+                    if self._is_checkpoint_due():
+                        self.save()
+                    seconds = self.seconds["train"] + self.window_seconds
+                    distributed.pause_all(stop.pending() or limit(self.step, seconds))
+                distributed.pause_all(stop.signalled())  # a signal since the last step
+            except Paused:
+                self.save()
+                raise
+        self.save()  # the test may be interrupted
 
     def _is_checkpoint_due(self) -> bool:
         """Return True on all ranks if a checkpoint is due by the clock of rank 0."""
         rule, waited = self.output.checkpoints, time.monotonic() - self._saved_at
         due = distributed.is_main() and rule is not None and rule.due(self.step, waited)
         return distributed.all_reduce_sum(due) == [1]
-
-    @contextmanager
-    def _saved_if_paused(self) -> Iterator[None]:
-        try:
-            yield
-        except Paused:
-            self.save()
-            raise
 
     def is_eval_step(self) -> bool:
         """Return True if an evaluation is due at this step and has not been made."""
