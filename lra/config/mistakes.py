@@ -61,7 +61,8 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
     if message.startswith("Ambiguous value"):  # seed=1,2
         return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b], a text \"key='a,b'\""
     if message.startswith(NO_OPTION):  # task=7
-        options = [word for word in overrides if word.partition("=")[0] in groups(config_name)]
+        chosen = {*groups(config_name), "recipe", "hydra/launcher", "hydra/sweeper"}
+        options = [word for word in overrides if word.partition("=")[0] in chosen]
         parsed = OverridesParser.create().parse_overrides(options)
         wrong = [each.input_line for each in parsed if isinstance(each.value(), int | float | None)]
         return f"{', '.join(wrong) or message}: expected the name of an option"
