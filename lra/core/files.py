@@ -1,4 +1,4 @@
-"""Atomic writes, JSON and YAML files, and locks between processes that share a folder."""
+"""Write files atomically, read JSON and YAML, and lock folders that several processes share."""
 
 import errno
 import hashlib
@@ -14,7 +14,7 @@ import yaml
 
 from lra.core.errors import UserError
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # errors of writing: disk full, quota or file size exceeded
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # error numbers: disk full, quota exceeded, file too large
 PARTIALS = ".*.tmp"  # glob pattern of the temporary files of `write_atomic`
 
 
@@ -29,7 +29,7 @@ def hold(path: Path, patience: float) -> Iterator[None]:
     Raises:
         Locked: if another process still holds the lock after `patience` seconds.
     """
-    from filelock import FileLock, Timeout  # takes a tenth of a second, for which --help would wait
+    from filelock import FileLock, Timeout  # here, because the import takes a tenth of a second
 
     lock = FileLock(path)
     try:
@@ -75,7 +75,7 @@ def denied(path: Path, remedy: str) -> UserError:
     there = next(each for each in (path, *path.parents) if os.path.lexists(each))
     try:
         owner = there.owner()
-    except KeyError:  # a user of another machine
+    except KeyError:  # the owner has no name on this machine
         owner = f"user {there.stat().st_uid}"
     return UserError(f"{path}: permission denied; {there} belongs to {owner}; {remedy}")
 
@@ -90,7 +90,7 @@ def sha256(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file. Raises OSError, and ValueError, whose message lacks the path."""
+    """Return the value of a JSON file. Raises OSError, or a ValueError that does not name the file."""
     return parse_json(path.read_bytes())
 
 
