@@ -100,7 +100,7 @@ class RunFolder:
         allowed = INEXACT if resume == "inexact" else ROUNDING if ended else ()
         changes = [] if there is None else config_differences(there, self.settings, allowed)
         if run is not None and run.status == Status.FINISHED and not changes:
-            changes = _data_differences(run, self.settings)
+            changes = _data_differences(run, self.settings)  # of a paused run `resume` compares the data
         return run, changes
 
     def status(self) -> tuple[Status, str]:
