@@ -168,6 +168,12 @@ def test_every_system_has_its_published_configuration(system: str) -> None:
         assert cfg.attention[key] == value
 
 
+@pytest.mark.parametrize("task", ["image", "pathfinder", "pathx"])
+def test_simple_attention_trains_where_google_has_narrower_heads(task: str) -> None:
+    model = composed(f"task={task}", "system=simple", "protocol=lra").model
+    assert model.qkv_dim == model.dim  # it has no output projection
+
+
 # ---------------------------------------------------------------- the real images
 
 

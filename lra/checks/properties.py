@@ -80,7 +80,7 @@ def device(subject: Subject) -> None:
             try:
                 y = mixer(x.to("meta"), mask)
             except (RuntimeError, NotImplementedError) as error:
-                if "on device" not in str(error):
+                if "on device" not in str(error):  # the mixer reads values, which the meta device has not
                     return
                 raise CheckFailed(
                     f"an operation mixes tensors on the CPU and on the device of x{where(error)}", hint
@@ -205,7 +205,7 @@ def causality(subject: Subject) -> None:
     mixer = subject.mixer(causal=subject.kind.can_be_causal, dropout=0.0)
     for x in subject.inputs(1, min_length=2) if mixer.causal else ():
         before = mixer(x.clone())
-        for later in range(x.shape[1] - 1, 0, -1):
+        for later in range(x.shape[1] - 1, 0, -1):  # a change of the last position alone first: the smallest failure
             after = mixer(torch.cat([x[:, :later], 3 - x[:, later:]], dim=1))
             if difference := subject.difference(before[:, :later], after[:, :later]):
                 message = f"other inputs from position {later} on change earlier outputs by {difference:.2g}"
@@ -224,7 +224,7 @@ def order(subject: Subject) -> None:
 
 def graph(subject: Subject) -> None:
     """Look for a gradient that is None although the outputs depend on that weight or on the input."""
-    *_, x = subject.inputs(2)
+    *_, x = subject.inputs(2)  # the longest one: a short document may not use every weight
     mixer = trained(subject.mixer(), [0, 1])
     given = x.clone().requires_grad_()
     y = mixer(given)
@@ -264,6 +264,7 @@ def _matters(subject: Subject, x: Tensor, y: Tensor, name: str) -> bool:
     """Return True if the outputs `y` for the input `x` change when the weight `name` changes."""
     mixer = trained(subject.mixer(), [0, 1])
     weight = mixer.get_parameter(name)
+    # Random changes: one number added to all values may cancel, for example in a softmax.
     weight.add_(values(*weight.shape, seed=2))
     return subject.difference(y, mixer(x.clone())) > 0
 

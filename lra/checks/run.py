@@ -87,7 +87,7 @@ def run_checks(subject: Subject, checks: tuple[Check, ...] = CHECKS) -> Iterator
     """Yield the results of `checks`, up to the first one that is `last`; torch's global generator is not changed."""
     for check in checks:
         subject.case = subject.note = ""
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):  # a check before a run must not change what the run draws
             result = _run(check, subject)
         yield result
         if result.last:

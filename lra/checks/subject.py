@@ -47,6 +47,7 @@ class Subject:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             mixer = self.make(replace(self.config, **changes))
+        # In float64 a difference above the tolerance is a fault of the mixer and not of rounding.
         return cast(mixer, torch.float64).eval().requires_grad_()
 
     @cached_property

@@ -110,8 +110,7 @@ def _by(group: str) -> Callable[..., Any]:
         names = {"task": [chosen, choices.get(RECIPE)], "attention": [chosen, str(chosen).removesuffix(RELEASED)]}
         found = next((name for name in names.get(group, [chosen]) if name in table), None)
         if found is None and not default:
-            size = choices.get("size")
-            remedy = f"set it, omit size={size}, or choose size=smoke" if size else "set it"
+            remedy = "set it, or choose size=none or size=smoke" if choices.get("size") else "set it"
             raise UserError(f"no value for {group}={chosen}, only for {', '.join(map(str, table))}; {remedy}")
         result = default[0] if found is None else table[found]
         return OmegaConf.create(result) if isinstance(result, dict | list) else result  # `--resolve` expects nodes

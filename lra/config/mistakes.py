@@ -9,7 +9,7 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lra.config.compose import compose, groups, hydra_options
+from lra.config.compose import compose, groups, hydra_options, options
 from lra.config.configure import dotted, first_line, shown
 from lra.core.errors import UserError, did_you_mean
 from lra.core.paths import USER_OPTIONS
@@ -66,9 +66,13 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         return f"+{chosen[1]}=...: the configuration has it; write {chosen[1]}=... without the plus"
     if message.startswith("Ambiguous value"):  # such as seed=1,2
         return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b], a text \"key='a,b'\""
+    if removed := re.match(r"Error resolving interpolation '.*?\$\{(\w+)\}", message):  # such as ~size
+        group = removed[1]
+        return f"{group}: other options depend on it, so it cannot be removed; choose {' | '.join(options(group))}"
     if message.startswith(NO_OPTION):  # such as task=7
-        options = [word for word in overrides if word.partition("=")[0] in groups(config_name)]
-        parsed = OverridesParser.create().parse_overrides(options)
+        chosen = {*groups(config_name), "recipe", "hydra/launcher", "hydra/sweeper"}
+        words = [word for word in overrides if "=" in word and word.partition("=")[0] in chosen]
+        parsed = OverridesParser.create().parse_overrides(words)
         wrong = [each.input_line for each in parsed if isinstance(each.value(), int | float | None)]
         return f"{', '.join(wrong) or message}: expected the name of an option"
     return message

@@ -82,7 +82,7 @@ class InitialWeights(ABC):
                 raise UserError(f"train.freeze: {name} would keep its random values: {self.path}: {reason}")
         if not taken:
             raise UserError(f"init: {self.path} has no weight that fits the model, by name and shape")
-        model.load_state_dict(taken, strict=False)
+        model.load_state_dict(taken, strict=False)  # not strict: weights in `left` keep their random values
         return {
             "sha256": self.sha256,
             "parameters_taken": sum(wanted[name].numel() for name in taken),

@@ -103,11 +103,11 @@ def fft_convolution(x: Tensor, weight: Tensor, groups: int, earlier: int) -> Ten
     """
     length, taps = x.shape[1], weight.shape[-1]
     window = 1 << (2 * taps - 2).bit_length()
-    hop = window - taps + 1
+    hop = window - taps + 1  # outputs of a window: the others wrap around
     total = -(-length // hop) * hop + taps - 1
     windows = pad(x, (0, 0, earlier, total - earlier - length)).unfold(1, window, hop)  # [B, windows, c, n]
     signal = torch.fft.rfft(windows).unflatten(2, (groups, -1))
     response = torch.fft.rfft(weight.flip(-1), window).unflatten(0, (groups, -1))
-    product = torch.einsum("bmgif,goif->bmgof", signal, response).flatten(2, 3)
+    product = torch.einsum("bmgif,goif->bmgof", signal, response).flatten(2, 3)  # [B, windows, c, n / 2 + 1]
     y = torch.fft.irfft(product, window)[..., taps - 1 :]
     return y.transpose(2, 3).flatten(1, 2)[:, :length]

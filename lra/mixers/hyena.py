@@ -81,14 +81,15 @@ class Hyena(Mixer):
         self.taps_bias = nn.Parameter((2 * torch.rand(3 * dim) - 1) * taps**-0.5)
         sizes = (2 * bands + 1, width, width)
         self.hidden = nn.ModuleList(nn.Linear(size, width) for size in sizes)
-        self.frequency = nn.Parameter(torch.full((width,), float(frequency)))  # shared by the layers
+        self.frequency = nn.Parameter(torch.full((width,), float(frequency)))  # one vector for all layers of F
         self.filters = nn.Linear(width, self.directions * dim, bias=False)
         self.skip = nn.Parameter(torch.randn(dim))
         self.dropout = Dropout(config.dropout, config.dropout_over)
         self.out = nn.Linear(dim, dim, bias=config.bias) if config.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        x = without_padding(self.inner(without_padding(x, key_mask)), key_mask)
+        # Zeros after the projection, too: its bias would enter real positions through the convolutions.
+        x = without_padding(self.inner(without_padding(x, key_mask)), key_mask)  # [B, L, 3 D]
         with full_precision(x.device):
             x = at_least_float32(x)
             later = 0 if self.causal else self.taps.shape[1] // 2
@@ -109,14 +110,14 @@ class Hyena(Mixer):
         """Return h [directions, D, length] at lags 0 to length - 1; its values do not depend on `length`."""
         skip, longest = self.skip, self.config.max_positions
         lag = torch.arange(length, dtype=skip.dtype, device=skip.device)
-        time = lag / max(1, longest - 1)
+        time = lag / max(1, longest - 1)  # relative to the longest input, so that h does not depend on this one
         band = torch.linspace(1e-4, self.bands - 1, self.bands, dtype=skip.dtype, device=skip.device)
         angle = 2 * math.pi / longest * lag.unsqueeze(-1) * band
-        x = torch.cat([time.unsqueeze(-1), angle.cos(), angle.sin()], dim=-1)
+        x = torch.cat([time.unsqueeze(-1), angle.cos(), angle.sin()], dim=-1)  # [L, 2 bands + 1]
         for layer in self.hidden:
             x = (self.frequency * layer(x)).sin()
         rates = -math.log(LEAST) * torch.linspace(
             1 / self.slow, 1 / self.fast, len(skip), dtype=skip.dtype, device=skip.device
         )
-        h = self.filters(x).T.unflatten(0, (self.directions, -1))
+        h = self.filters(x).T.unflatten(0, (self.directions, -1))  # [directions, D, L]
         return h * (-rates.unsqueeze(-1) * time).exp()

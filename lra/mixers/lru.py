@@ -54,7 +54,7 @@ class LinearRecurrentUnit(StateSpace):
         square = r_min**2 + (r_max**2 - r_min**2) * torch.rand(state)  # |l|^2
         self.nu = nn.Parameter((-square.clamp(min=1e-12).log() / 2).log())
         self.theta = nn.Parameter((max_phase * torch.rand(state)).clamp(min=1e-12).log())
-        self.log_gamma = nn.Parameter(torch.log1p(-square) / 2)
+        self.log_gamma = nn.Parameter(torch.log1p(-square) / 2)  # states of white noise then have variance 1
         self.b = nn.Parameter(torch.randn(state, config.dim, 2) * (2 * config.dim) ** -0.5)
         self.c = nn.Parameter(torch.randn(config.dim, self.directions * state, 2) / math.sqrt(state))
 

@@ -59,7 +59,7 @@ class Luna(Mixer):
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, num_outputs: int | None = None) -> Tensor:
         if self.config.layer == 0:
-            memory = self.memory.expand(len(x), -1, -1)
+            memory = self.memory.expand(len(x), -1, -1)  # [B, M, H Dh]
         elif self._from_earlier:
             memory = self._from_earlier.pop()  # left here, it would keep the graph of its pass alive
         else:

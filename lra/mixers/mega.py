@@ -79,7 +79,7 @@ class Mega(Mixer):
         with full_precision(x.device):
             average = self.average(at_least_float32(x))
         z = silu(self.shared(average))
-        q, k = (scale * z + shift for scale, shift in zip(self.scales, self.shifts, strict=True))
+        q, k = (scale * z + shift for scale, shift in zip(self.scales, self.shifts, strict=True))  # [B, L, z]
         attended = self.attend(q, k, silu(self.value(x)), key_mask)
         hidden = silu(self.by_average(average) + self.by_attention(silu(self.reset(average)) * attended))
         return self.update(average).sigmoid() * (hidden - x)
@@ -93,7 +93,7 @@ class Mega(Mixer):
         c = torch.complex(c, torch.zeros_like(c))  # c is halved above, since each mode counts as a conjugate pair
         if self.causal:
             return convolve_modes(x, rate[0], c[0])
-        step = math.isqrt(self.config.max_positions - 1) + 1
+        step = math.isqrt(self.config.max_positions - 1) + 1  # not of this length: it must not change the rounding
         forward, backward = (mode_kernel(rate[way], c[way : way + 1], x.shape[1] + 1, step)[0] for way in (0, 1))
         return convolve_both(x, forward[:, :-1], backward[:, 1:]) + backward[:, 0] * x  # lag 0 is in both
 

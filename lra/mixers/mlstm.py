@@ -54,6 +54,7 @@ class Mlstm(Recurrent):
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
         q, k, v = (split_heads(part, self.config.heads) for part in inputs[:3])
         log_in, forget = inputs[3].chunk(2, dim=-1)
+        # At padding the input gate is 0 and the forget gate 1, so that the state does not change.
         log_in = (log_in + self.input_bias).masked_fill(real == 0, -torch.inf).transpose(1, 2)  # [B, H, L]
         log_keep = (logsigmoid(forget + self.forget_bias) * real).transpose(1, 2)
         return gated_memory(q, k, v, *self.numbers(log_in, log_keep))

@@ -85,14 +85,14 @@ class Reformer(Mixer):
         """Attend within sorted chunks: q, v [B, H, L, Dh] -> [B, H, L, Dh]."""
         length, width = q.shape[2:]
         buckets = self.buckets(q, key_mask)
-        order, rank = sort(buckets)
-
+        order, rank = sort(buckets)  # [B, H, rounds, L] each
         both = cut(take(torch.cat([q, v], dim=-1).unsqueeze(2), order), self.chunk)  # [B, H, rounds, C, c, 2 Dh]
         q, v = both.split(width, dim=-1)
-        keys = look_back(normalize(at_least_float32(q), dim=-1).to(q.dtype))
+        keys = look_back(normalize(at_least_float32(q), dim=-1).to(q.dtype))  # [B, H, rounds, C, 2c, Dh]
         scores = at_least_float32((q * self.scale) @ keys.transpose(-2, -1))
         scores = scores + self.bias(buckets, order, rank, key_mask, scores.dtype)
         with full_precision(q.device):
+            # One softmax over the keys of all rounds: a query's sums are brought to its position, added, and sorted.
             mass = scores.logsumexp(dim=-1).flatten(3)[..., :length].gather(3, rank)  # [B, H, rounds, L]
             mass = mass.logsumexp(dim=2, keepdim=True).expand_as(rank).gather(3, order)
             weights = (scores - cut(mass.unsqueeze(-1), self.chunk)).exp()

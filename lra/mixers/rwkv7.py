@@ -82,7 +82,7 @@ class Rwkv7(Recurrent):
 
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
         (x,) = inputs
-        before = pad(x, (0, 0, 1, -1)) - x
+        before = pad(x, (0, 0, 1, -1)) - x  # [B, L, D], the token before minus this one
         for_r, for_w, for_k, for_v, for_a, for_g = (x + before * share for share in self.shares)
         log_w = LEAST * (self.decay_bias + self.decay(for_w)).sigmoid() * real
         a = (self.rate_bias + self.rate(for_a)).sigmoid()
@@ -90,7 +90,7 @@ class Rwkv7(Recurrent):
         g, removed, k = self.reveal(for_g), k * self.removal, k * (1 + (a - 1) * self.replacement) * real
         parts = (r, k, v, a, g, removed, log_w)
         r, k, v, a, g, removed, log_w = (split_heads(part, self.config.heads) for part in parts)
-        removed = normalize(removed, dim=-1) * real.unsqueeze(1)
+        removed = normalize(removed, dim=-1) * real.unsqueeze(1)  # zero at padding, which then removes nothing
         y = merge_heads(self.scan(dplr_delta_rule, r, -removed, a * removed, v, log_w, k))
         y = self.by_head(y) * self.norm_weight + self.norm_bias
         bonus = split_heads(self.bonus.view(1, 1, -1), self.config.heads)

@@ -108,7 +108,7 @@ class S4D(Mixer):
         c = torch.view_as_complex(self.c)
         if self.b is not None:
             c = c * self._of_channels(torch.view_as_complex(self.b))
-        return rate, c * torch.expm1(rate) / a
+        return rate, c * torch.expm1(rate) / a  # expm1: exp(rate) - 1 has no digits left for a short step
 
     def _of_channels(self, copies: Tensor) -> Tensor:
         """Repeat each copy for its channels: [copies, N/2] -> [D, N/2]."""

@@ -69,8 +69,8 @@ class S5(StateSpace):
     def system(self) -> tuple[Tensor, Tensor, Tensor]:
         a = torch.complex(-self.log_decay.exp(), self.frequency)
         rate = self.log_dt.exp() * a
-        b = (torch.expm1(rate) / a).unsqueeze(-1) * torch.view_as_complex(self.b)
-        return rate, b, 2 * torch.view_as_complex(self.c)
+        b = (torch.expm1(rate) / a).unsqueeze(-1) * torch.view_as_complex(self.b)  # [N, D]
+        return rate, b, 2 * torch.view_as_complex(self.c)  # twice: a mode stands for a conjugate pair
 
 
 def hippo_n(size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -82,5 +82,5 @@ def hippo_n(size: int) -> tuple[np.ndarray, np.ndarray]:
     root = np.sqrt(2 * np.arange(size) + 1)
     skew = np.outer(root, root) / 2
     skew = np.triu(skew, 1) - np.tril(skew, -1)
-    frequencies, vectors = np.linalg.eigh(-1j * skew)
+    frequencies, vectors = np.linalg.eigh(-1j * skew)  # Hermitian, so that the eigenvectors are orthonormal
     return -0.5 + 1j * frequencies[size // 2 :], vectors[:, size // 2 :]

@@ -123,15 +123,16 @@ class Simple(Attention):
 
     def _gram_form(self, x: Tensor, key_mask: Tensor | None, num_outputs: int | None) -> Tensor:
         """Compute outputs by the Gram form, before dropout on the outputs."""
-        state = self._state(x, key_mask)
+        state = self._state(x, key_mask)  # [B, H, Dh, Dh]
         if self.drop_state:
             state = self._dropped(state)
         x = x[:, :num_outputs]
-        if not self._fold_pays(x.shape[1]):
+        if not self._fold_pays(x.shape[1]):  # few outputs: first project their queries
             query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)
             y = merge_heads(query @ state)
             return (self.out(y) if self.drop_state else y).to(x.dtype)
         weight, bias = self._fold(state, x.dtype)
+        # Dropout on the outputs comes before the output projection, which then cannot be folded in.
         if self.config.out_proj and self.drop_state:
             weight, bias = product(self.out.weight, weight, x.dtype), self.out(bias)  # type: ignore[arg-type]
         weight = weight.unflatten(1, (len(x), -1)).permute(1, 2, 0)  # [B, D, outputs]
@@ -146,8 +147,8 @@ class Simple(Attention):
 
         With x_j = m + d_j, m the mean, K^T V is W_k (sum_j d_j d_j^T) W_v^T + L (W_k m + b_k) (W_v m + b_v)^T.
         """
-        mean, spread = Moments.apply(x, key_mask)
-        products = product(self.key.weight, spread.flatten(0, 1).T, x.dtype)
+        mean, spread = Moments.apply(x, key_mask)  # [B, D], [B, D, D]
+        products = product(self.key.weight, spread.flatten(0, 1).T, x.dtype)  # [H Dh, B D]
         heads, width = self.config.heads, self.config.head_dim
         value = self._heads(self.value.weight).transpose(1, 2)
         state = product(products.view(heads, width * len(x), -1), value, x.dtype)  # [H, Dh B, Dh]
@@ -178,6 +179,7 @@ class Simple(Attention):
         dim, inner, head = self.config.dim, self.config.qkv_dim, self.config.head_dim
         read = length if num_outputs is None else num_outputs
         out = self.config.out_proj * dim * inner
+        # Multiplications of a document, for the state and for the outputs, in the textbook form and in the Gram form.
         state, reading = length * (2 * dim * inner + inner * head), read * (dim * inner + inner * head + out)
         gram_state, gram_reading = length * dim * dim + dim * inner * (dim + head), reading
         if self._fold_pays(read):

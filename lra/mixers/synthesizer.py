@@ -93,7 +93,7 @@ class Synthesizer(Mixer):
         return weigh(q, k, padded, mask, 1.0, self.dropout)[..., : v.shape[-1]]
 
     def _weigh_table(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        scores = self.table[None, :, : x.shape[1], : x.shape[1]]
+        scores = self.table[None, :, : x.shape[1], : x.shape[1]]  # [1, H, L, L]
         if self.dot_product:
             query, key = self._query_key(x)
             scores = scores + query @ key.transpose(-2, -1)

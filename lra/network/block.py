@@ -45,7 +45,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """Apply the block to x [B, N, D] -> [B, N or num_outputs, D]; the arguments are those of `Mixer.mix`."""
         mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, num_outputs, packed)
-        if num_outputs is not None:
+        if num_outputs is not None:  # from here on one row per document: no longer a packed batch
             x, packed = x[:, :num_outputs] if packed is None else packed.firsts(x).unsqueeze(1), None
         stream = x + self.mixer_dropout(mixed, packed)
         if self.feed_forward is not None:

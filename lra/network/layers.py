@@ -36,20 +36,17 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Normalise x [B, N, D], given mask [B, N], True at real positions."""
-        wide = at_least_float32(x)
-        mean, variance = self._moments(wide, mask) if self.training else (self.mean, self.variance)
+        wide, mean, variance = at_least_float32(x), self.mean, self.variance
+        if self.training:
+            real = torch.ones_like(wide[..., :1]) if mask is None else mask.unsqueeze(-1).to(wide.dtype)  # [B, N, 1]
+            count = real.sum()
+            mean = (wide * real).sum(dim=(0, 1)) / count  # [D]
+            variance = ((wide - mean).square() * real).sum(dim=(0, 1)) / count
+            with torch.no_grad():
+                self.mean.lerp_(mean, MOMENTUM)
+                # As PyTorch's: the batch is divided by its biased variance, the running one is unbiased.
+                self.variance.lerp_(variance * count / (count - 1).clamp(min=1), MOMENTUM)
         return ((wide - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
-
-    def _moments(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return mean and variance [D] over the batch's real positions, and update the running moments."""
-        real = torch.ones_like(x[..., :1]) if mask is None else mask.unsqueeze(-1).to(x.dtype)
-        count = real.sum()
-        mean = (x * real).sum(dim=(0, 1)) / count
-        variance = ((x - mean).square() * real).sum(dim=(0, 1)) / count
-        with torch.no_grad():
-            self.mean.lerp_(mean, MOMENTUM)
-            self.variance.lerp_(variance * count / (count - 1).clamp(min=1), MOMENTUM)
-        return mean, variance
 
 
 def make_norm(architecture: Architecture, *, there: bool) -> nn.Module:
@@ -83,6 +80,7 @@ class FeedForward(nn.Sequential):
             # second Linear by both dropout scales, so that dropout makes no further pass over the hidden units.
             before = first(x)  # [B, N, hidden]
             hidden = _GeluDrop.apply(before, inner.indices(before))
+            # The inner dropout comes before the bias, which therefore gets the outer scale alone.
             bias = None if second.bias is None else second.bias * outer.scale
             y = linear(hidden.flatten(0, -2), second.weight * (inner.scale * outer.scale), bias)
             return ZeroAt.apply(y, outer.indices(x)).view(x.shape)

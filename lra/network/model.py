@@ -108,7 +108,7 @@ class Model(nn.Module):
         if self.pooling == "none":
             x = x[:, int(self.cls) :]
             return self.head(self.final_norm(x if scored is None else x.flatten(0, 1)[scored]))
-        x = normed(self.final_norm, x, mask)
+        x = normed(self.final_norm, x, mask)  # before pooling: a batch norm has moments over all positions
         documents = pooled(x, mask, self.pooling).unflatten(0, (-1, self.documents))
         return self.head(pair_features(documents, self.interaction))
 

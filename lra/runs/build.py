@@ -142,8 +142,9 @@ def _pretraining(settings: Settings, options: Pretrain, components: Components, 
         seed=settings.seed if options.seed is None else options.seed,
         model=model,
         train=recipe,
+        # Both are in `seed` and `train` by now: runs share the weights of a pretraining however they write them.
         pretrain=replace(options, seed=None, train={}),
-        probe=None,
+        probe=None,  # it measures blocks, and changes no weights
     )
     return PretrainingPhase(
         options=options, settings=phase_settings, components=replace(components, model=pretrained, recipe=recipe)

@@ -76,20 +76,20 @@ def measure_step(settings: Settings, components: Components) -> dict[str, Any]:
         hours: time of all steps at this length, without evaluations; batches of shorter documents take less.
         peak_memory_bytes: None where the system does not report it.
     """
-    recipe, spec, how = components.recipe, components.builder.spec, {"seed": settings.seed, "step": 0}
+    recipe, spec, seed = components.recipe, components.builder.spec, settings.seed
     keep_memory()
     torch.set_num_threads(settings.threads or threads_at_hand())
     device = device_of(settings.device)
     memory = PeakMemory(device)
-    model = draw_model(components, spec, settings.seed).to(device)
+    model = draw_model(components, spec, seed).to(device)
     optimizer = make_optimizer(model, recipe)
-    split, first = random_split(spec, recipe.micro_batch, settings.seed), np.arange(1)
+    split, first = random_split(spec, recipe.micro_batch, seed), np.arange(1)
 
     # One example first: its time decides how many are worth timing.
     model.train()
-    model.redraw(settings.seed, 0)
+    model.redraw(seed, 0)
     part = read(split, first, first, spec.max_len)
-    set_keys(model, **how, documents=part.documents)
+    set_keys(model, seed=seed, step=0, documents=part.documents)
     began = time.perf_counter()
     loss = summed_loss(*predict(model, part, settings.precision))
     examples = recipe.micro_batch if time.perf_counter() - began < QUICK_SECONDS else 1
@@ -99,7 +99,7 @@ def measure_step(settings: Settings, components: Components) -> dict[str, Any]:
     with products.using(products.choose(settings.products) if device == "cpu" else "mkl"):
         batch, precision = np.arange(examples), settings.precision
         parts = micro_batches(model, split, batch, recipe.micro_batch, precision)
-        totals = compute_gradient(model, split, batch, parts, **how, precision=precision)
+        totals = compute_gradient(model, split, batch, parts, seed=seed, step=0, precision=precision)
         update(model, optimizer, totals, recipe, step=0).read()
     seconds = (time.perf_counter() - began) * recipe.batch_size / examples
     return {

@@ -58,7 +58,7 @@ def trainer_of(
 ) -> Trainer:
     """Return the trainer of a job at its first step; `log` receives the lines of `metrics.jsonl`."""
     settings, recipe = job.settings, job.settings.train
-    environment = {
+    environment = {  # a run resumes only where all of it is the same, since any change may change bits
         **provenance.environment(task.digest, device),
         "processes": distributed.count(),
         "precision": settings.precision,

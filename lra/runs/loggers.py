@@ -85,6 +85,7 @@ class Wandb:
         tags = {name: getattr(job.cell, name) for name in TAGS}
         config = {"cell": tags | job.cell.settings, **job.settings.config_key}
         run_id = digest({"config": config, "folder": job.folder.as_posix()})[:16]
+        # Every line is logged again, so the files of an earlier process would be sent twice.
         for earlier in (job.folder / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(earlier)
         self._run = wandb.init(
@@ -162,7 +163,7 @@ class Loggers:
         self._started = [logger for logger in made if self._called(logger, "start", self._job)]
         self._loggers = self._started
         for line in lines:
-            if "phase" not in line:  # pretraining counts steps of its own
+            if "phase" not in line:  # pretraining counts steps of its own, and loggers have one axis of steps
                 self.log(line)
 
     def log(self, line: dict[str, Any]) -> None:
@@ -173,7 +174,7 @@ class Loggers:
         """Call a method of a logger and return True; if it fails, print the error and return False."""
         try:
             getattr(logger, method)(*arguments)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # of any library, whose service may be down; results do not need it
             reason = f"{type(error).__name__}: {configure.first_line(error)}"
             say(f"{self._job.title}: logger {type(logger).__name__}.{method} failed: {reason}; the run goes on")
             return False

@@ -45,7 +45,7 @@ def prepare(settings: PrepareSettings, overrides: Sequence[str]) -> tuple[TaskBu
     builder = configure.build(settings.task, "task", kind=TaskBuilder)().at(DataConfig.of(settings))
     folder = None if settings.export is None else expanded(settings.export, "export")
     if folder is not None:
-        refuse_used(folder, "export")
+        refuse_used(folder, "export")  # before the data are prepared, which may take an hour
     task = prepared(builder, settings)
     if folder is not None:
         with new_folder(folder, "export") as staging:

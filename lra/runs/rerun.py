@@ -98,9 +98,10 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
         **asdict(current),
         **{key: value for key, value in config.items() if key not in ("init", "code")},
         "init": None,
-        "threads": earlier.provenance.threads,
+        "threads": earlier.provenance.threads,  # sums of several threads, and of other libraries, round differently
         "products": earlier.provenance.products or current.products,
         "device": device if current.device == "auto" else current.device,
+        # The files of both runs are compared, so weights are kept if they were.
         "checkpoint": {**asdict(current.checkpoint), "keep": WEIGHTS in earlier.files},
     }
     settings = parsed(Settings, values, f"{path}: ")

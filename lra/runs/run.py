@@ -132,7 +132,7 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
     """Lock the folder of a run and write its record on rank 0, also after an error; other ranks wait for rank 0."""
     attempt = Attempt(Loggers(job))
     if not distributed.is_main():
-        if not gate.wait():
+        if not gate.wait():  # rank 0 leaves without training: its status decides the exit code
             attempt.status = Status.SKIPPED
         with suppress(distributed.Lost):  # the lost rank prints why
             yield attempt
@@ -152,13 +152,12 @@ def _skipped(job: Job, folder: RunFolder) -> Status:
     """Skip a complete run; if it is finished, delete its checkpoint and log its metrics."""
     status, _ = folder.status()
     (folder.path / ERRORS).unlink(missing_ok=True)  # left by a configuration that was refused
-    if status == Status.FINISHED:
-        checkpoint.remove(folder.path)
     say(f"{job.title}: {status} before, nothing to do ({folder.path})")
-    if status == Status.FINISHED:
-        log_finished(job)
-        return Status.SKIPPED
-    return status
+    if status != Status.FINISHED:
+        return status
+    checkpoint.remove(folder.path)  # an earlier process may have been killed before it removed this file
+    log_finished(job)
+    return Status.SKIPPED
 
 
 @contextmanager

@@ -72,7 +72,7 @@ class RunFolder:
         ended = run is not None and run.status in (Status.FINISHED, Status.DIVERGED)
         if changes and not self.settings.overwrite:
             remedy = "overwrite=true replaces it, another out=... keeps it"
-            if not ended and not self._found("inexact")[1]:
+            if not ended and not self._found("inexact")[1]:  # only the precision or the rounding differ
                 remedy = f"resume=inexact resumes it, and the record says so; {remedy}"
             raise UserError(f"{self.path} holds a run with another configuration ({'; '.join(changes)}); {remedy}")
         return ended and not changes
@@ -100,13 +100,14 @@ class RunFolder:
         allowed = INEXACT if resume == "inexact" else ROUNDING if ended else ()
         changes = [] if there is None else config_differences(there, self.settings, allowed)
         if run is not None and run.status == Status.FINISHED and not changes:
-            changes = _data_differences(run, self.settings)
+            changes = _data_differences(run, self.settings)  # of a paused run `resume` compares the data
         return run, changes
 
     def status(self) -> tuple[Status, str]:
         """Return the status of the run and its reason; for a running one the process that trains it."""
         try:
             run = self.record
+            # A complete run is not locked. `is_done` raises if the folder holds another configuration.
             if not self.is_done and (other := holder(self.path / LOCK)) is not None:
                 return Status.RUNNING, other
         except UserError as error:
@@ -129,7 +130,7 @@ class RunFolder:
         sweep_partials(self.path)
         if self.settings.overwrite and self._found(self.settings.resume)[1]:
             for path in self.path.iterdir():
-                if path.is_file() and path.name != LOCK:
+                if path.is_file() and path.name != LOCK:  # this process holds the lock
                     path.unlink()
         write_json(self.path / CONFIG, self.settings.config_key)
         for name in (ERRORS, RECORD):
