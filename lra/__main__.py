@@ -24,7 +24,7 @@ COMMANDS = {
     "lra-bench": ("lra.cli.bench", "measure time and memory of steps, layers and models"),
 }
 WIDEST, NAMES = 100, 14  # in columns: maximum width of a line, and width of names before descriptions
-PURPOSES = ("Smoke", "Benchmark", "Paper", "Study")  # first words of experiments, in the order of the page
+PURPOSES = ("Smoke", "Benchmark", "Paper", "Study")  # first words of experiments, by which they are sorted
 FIRST = ("smoke", "small_listops", "demo", "hour", "table1_small", "table1", "lra", "pretraining_small")
 """Experiments of lra that are listed without `--all`; experiments of the user are always listed."""
 START = {
@@ -50,7 +50,7 @@ def robust_output() -> Iterator[None]:
         try:
             print(end="", flush=True)
         except BrokenPipeError:
-            # to /dev/null, because the flush when Python exits would fail again and print a traceback
+            # Redirect stdout to /dev/null, because the flush when Python exits would fail again and print a traceback
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         except OSError:  # such as a full disk, which Python reports when it exits
             pass
@@ -78,7 +78,7 @@ def start(name: str) -> None:
     """Import the module of a command and run it. Ctrl-C ends the command with a one-line message."""
     if sys.platform == "win32":
         sys.exit(f"{name}: error: lra runs on Linux and macOS; on Windows it runs in WSL")
-    logging.raiseExceptions = False  # no traceback if `--info` logs to a closed pipe
+    logging.raiseExceptions = False  # print no traceback if `--info` logs to a closed pipe
     try:
         import_module(COMMANDS[name][0]).main()
     except KeyboardInterrupt:
@@ -110,7 +110,7 @@ def contents(commands: dict[str, str], every: bool = False) -> str:
 
 
 def _lines(rows: dict[str, str], width: int, column: int | None = None) -> list[str]:
-    """Return one line per name and description. Names are padded to `column` characters, by default to the longest."""
+    """Return one line per name and description. Names are padded to `column` characters; default: longest name."""
     column = column or max(map(len, rows))
     room = {name: max(width - 4 - max(column, len(name)), NAMES) for name in rows}
     return [f"  {name:{column}}  {textwrap.shorten(does, room[name], placeholder=' …')}" for name, does in rows.items()]

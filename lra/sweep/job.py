@@ -61,7 +61,7 @@ def train(cfg: DictConfig) -> str | float:
         outcome = Status.REFUSED
     except Paused as pause:
         pause.title = title
-        if in_driver:  # to end the sweep; workers and jobs on other machines return a status instead
+        if in_driver:  # this ends the sweep; workers and jobs on other machines return a status instead
             raise
         say(pause.line)
         _paused = in_worker

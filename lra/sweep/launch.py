@@ -71,7 +71,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         config.out = str(plan.out)  # resolved once, so that all jobs and the launcher use the same folder
     kept.take_over(plan)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
-    if _launcher(config) not in ELSEWHERE:  # not for other machines, which may have the data or other devices
+    if _launcher(config) not in ELSEWHERE:  # skipped for other machines, which may have the data
         waiting = [row for row, runs in to_do if runs]
         check_data(waiting)
         for row in waiting:

@@ -207,7 +207,7 @@ def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | Non
     differs = settings.init is not None or SEED_REFERENCE.search(str(_unresolved(composed)))
     runs = []
     for override in seeds or [f"seed={settings.seed}"]:
-        seed = _parsed(override).value()  # as Hydra parses it; YAML would read 010 as 8
+        seed = _parsed(override).value()  # parsed by Hydra, because YAML would read 010 as 8
         check_value(Seed, seed, "seed")
         seeded = replace(settings, seed=seed)
         if differs:
@@ -263,7 +263,7 @@ def _check_rates(rows: list[PlannedCell]) -> None:
 
 
 def check_data(rows: list[PlannedCell]) -> None:
-    """Check that the data of cells with runs to train are available and, in each column of the report, the same.
+    """Check that the data of these cells are available, and equal for all cells in one column of the report.
 
     Raises:
         UserError: data are missing, or cells of one column have different data.

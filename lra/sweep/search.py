@@ -1,4 +1,4 @@
-"""Compute the objective and the best settings of a hyper-parameter search, such as by `hydra/sweeper=optuna`."""
+"""Compute objective and best settings of a hyper-parameter search by another sweeper, such as Optuna's."""
 
 import json
 from collections import defaultdict
@@ -27,7 +27,7 @@ BEST = "best.yaml"  # file in the results folder with the best settings of each 
 
 
 def is_search(hydra_cfg: DictConfig) -> bool:
-    """Return True if the runs are started by another sweeper than lra's own."""
+    """Return True if a sweeper other than lra's own starts the runs."""
     return hydra_cfg.runtime.choices.get("hydra/sweeper") != SWEEPER
 
 
@@ -43,7 +43,7 @@ def check(job: Job) -> None:
 
 
 def objective(record: RunRecord) -> float:
-    """Return the value to maximise: a finished run's best validation accuracy in percent, or negative perplexity."""
+    """Return the value to maximise: the best validation accuracy in percent, or -perplexity for a language model."""
     best = record.validation["best"]
     if record.metric == "accuracy":
         return best.accuracy
