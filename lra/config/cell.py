@@ -84,7 +84,7 @@ def open_keys(config: DictConfig) -> list[str]:
     """Return the keys, except the seed, that a preset sweeps and the command line does not set; empty for one run."""
     named = typed_keys(config.hydra.overrides.task)
     swept = [key for key in config.hydra.sweeper.get("params") or {} if key not in (*named, "seed")]
-    return [] if swept == ["system"] and "attention" in named else swept  # an attention replaces the list of systems
+    return [] if swept == ["system"] and "attention" in named else swept  # attention=... replaces the swept systems
 
 
 def typed_keys(overrides: Iterable[str]) -> list[str]:

@@ -33,10 +33,10 @@ from lra.core.files import read_yaml
 from lra.core.paths import USER_OPTIONS, conf_dir
 
 HYDRA_VERSION = "1.3"
-GLOBAL = "# @package _global_\n"  # first line of an option that sets keys of the whole configuration
+GLOBAL = "# @package _global_\n"  # first line of an option file that sets keys of the whole configuration
 RECIPE = "recipe"  # config group; the defaults list of a task chooses from it with `- /recipe: NAME`
-RELEASED = "_lra_released"  # attention `NAME_lra_released` uses the values of `NAME` unless it has others
-# conf/hydra/launcher/*.yaml extend the plugins' configurations of the same names on purpose.
+RELEASED = "_lra_released"  # if a table has no value for attention `NAME_lra_released`, the value for `NAME` is used
+# No warning: conf/hydra/launcher/*.yaml extend the plugins' configurations of the same names on purpose.
 warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
 
@@ -113,7 +113,7 @@ def _by(group: str) -> Callable[..., Any]:
             remedy = "set it, or choose size=none or size=smoke" if choices.get("size") else "set it"
             raise UserError(f"no value for {group}={chosen}, only for {', '.join(map(str, table))}; {remedy}")
         result = default[0] if found is None else table[found]
-        return OmegaConf.create(result) if isinstance(result, dict | list) else result  # `--resolve` expects nodes
+        return OmegaConf.create(result) if isinstance(result, dict | list) else result  # a node, as `--resolve` expects
 
     return value
 
@@ -143,8 +143,8 @@ def _recipe_page(*, _root_: DictConfig) -> str:
 def set_up() -> None:
     """Register the plugins and resolvers of lra with Hydra."""
     for plugin in (OptionSource, SearchPath):
-        Plugins.instance().register(plugin)  # again at each call: launchers may reset Hydra's plugins
-    _register()  # after Hydra has imported its plugins, because this replaces an option of one of them
+        Plugins.instance().register(plugin)  # at each call, because launchers may reset Hydra's plugins
+    _register()  # after Hydra has imported its plugins, because it replaces an option of Optuna's
 
 
 @cache
@@ -154,7 +154,7 @@ def _register() -> None:
     OmegaConf.register_new_resolver("env", _env, replace=True)
     OmegaConf.register_new_resolver("choice", _choice, replace=True)
     OmegaConf.register_new_resolver("recipe_page", _recipe_page, replace=True)
-    # Replaces the schema of Optuna's plugin in Hydra's store; Hydra would check an option file against that schema.
+    # Replace the schema of Optuna's plugin in Hydra's store, because Hydra would check an option file against it.
     ConfigStore.instance().store("optuna", read_yaml(conf_dir() / "optuna.yaml"), group="hydra/sweeper", provider="lra")
 
 

@@ -43,7 +43,7 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
         raise UserError(f"{error.full_key}: no value; set {error.full_key}=...") from None
     except OmegaConfBaseException as error:
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, UserError):  # our resolvers raise UserErrors
+        while cause is not None and not isinstance(cause, UserError):  # a resolver may have raised a UserError
             cause = cause.__cause__ or cause.__context__
         raise UserError(f"{error.full_key}: {cause or first_line(error)}") from None
 

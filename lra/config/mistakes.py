@@ -37,7 +37,7 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         return str(error)
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
-        assert mark is not None  # an error without a mark has another class
+        assert mark is not None  # PyYAML sets a mark in every MarkedYAMLError
         return f"{shown(mark.name)}, line {mark.line + 1}: {error.problem or error.context}"
     message = first_line(error)
     if isinstance(error, MissingConfigException) and error.options is not None:  # such as attention=simpel
@@ -48,7 +48,7 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         if not error.options and inner:
             return f"{group}={name}: no such option; in a defaults list write `- /{inner}: {name}`, with a slash"
         own = group in OWN_GROUPS and not USER_OPTIONS.is_dir()
-        where = f" (options of your own are in a folder {USER_OPTIONS}, which is not here)" if own else ""
+        where = f" (your own options are read from the folder {USER_OPTIONS}, which does not exist here)" if own else ""
         return f"{group}={name}: no such option; {did_you_mean(name, error.options)}{where}"
     if isinstance(error, ConfigCompositionException):
         # Such as train.lrr=1. Only the message contains the key; the error has no attribute for it.
@@ -63,7 +63,7 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
     if isinstance(error, OverrideParseException):  # such as train.lr
         return f"{error.override}: expected key=value"
     if chosen := re.match(r"Multiple values for ([\w/]+)\.", message):
-        return f"+{chosen[1]}=...: the configuration has it; write {chosen[1]}=... without the plus"
+        return f"+{chosen[1]}=...: the configuration already has this group; write {chosen[1]}=... without the plus"
     if message.startswith("Ambiguous value"):  # such as seed=1,2
         return f"{message}: several values are a sweep (--multirun), a list is written key=[a,b], a text \"key='a,b'\""
     if removed := re.match(r"Error resolving interpolation '.*?\$\{(\w+)\}", message):  # such as ~size
@@ -82,7 +82,7 @@ def _has(config_name: str, choice: str, key: str) -> bool:
     """Return True if a configuration composed with the override `choice` has a key."""
     try:
         cfg = compose(config_name, choice)
-    except (HydraException, OmegaConfBaseException):  # of a plugin that is not installed
+    except (HydraException, OmegaConfBaseException):  # the option belongs to a plugin that is not installed
         return False
     return key in [name for name, _ in dotted(OmegaConf.to_container(cfg, resolve=False))]
 

@@ -40,9 +40,10 @@ def fingerprints(*names: str) -> dict[str, str]:
         if not name or name in seen:
             continue
         seen.add(name)
-        waiting.append(name.rpartition(".")[0])  # its package, or its module if `name` is an attribute of a module
+        waiting.append(name.rpartition(".")[0])  # also its package, or its module if `name` is an attribute of a module
         spec = _spec(name)
-        if spec is not None and spec.origin is not None and spec.has_location:  # no namespace package, and not built in
+        # False for namespace packages and built-in modules, which have no file.
+        if spec is not None and spec.origin is not None and spec.has_location:
             path = Path(spec.origin)
             depth = name.count(".") + (path.stem == "__init__")
             sha256, imports = _read(path, spec)
@@ -67,7 +68,8 @@ def _spec(name: str) -> ModuleSpec | None:
 def _read(path: Path, spec: ModuleSpec) -> tuple[str, list[str]]:
     """Return the SHA-256 of a module's code and the dotted names of all modules and attributes that it imports."""
     loaded = spec if spec.name in sys.modules else None
-    if path not in _loaded or _loaded[path][0] is not loaded:  # a reloaded module has a new spec
+    # The file is read again after a reload, which gives the module a new spec.
+    if path not in _loaded or _loaded[path][0] is not loaded:
         code, imports = path.read_bytes(), []
         # On errors, hash the file itself: a compiled module has no source, and its import reports a syntax error.
         with suppress(SyntaxError, ValueError, ImportError):

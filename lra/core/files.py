@@ -51,7 +51,7 @@ def holder(path: Path) -> str | None:
             return None
     except Locked as held:
         return str(held)
-    except PermissionError:  # a read-only copy of results, where nothing runs
+    except PermissionError:  # the folder is a read-only copy, in which nothing runs
         return None
 
 
@@ -100,7 +100,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON strictly. Raises ValueError, also for NaN and infinities, which Python would accept."""
+    """Return the value of a JSON text. Raises ValueError, also for NaN and infinities, which Python would accept."""
     return json.loads(text, parse_constant=_refuse_constant)
 
 
@@ -110,7 +110,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` to `path` atomically: readers see the old file or the new one, never a part. Raises UserError."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # unique, as machines may share the folder
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # unique: other machines may write here
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "xb") as file:
@@ -144,7 +144,7 @@ def sweep_partials(folder: Path) -> None:
 
 
 def explained(error: OSError, path: Path, written: bool) -> UserError:
-    """Return the UserError for an OSError while `path` was read or, if `written`, written."""
+    """Return the UserError for an OSError that occurred while reading `path` or, if `written`, while writing it."""
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
     if written or error.errno in FULL:
         return UserError(f"{path} cannot be written: {reason}; the previous file is intact")

@@ -20,7 +20,7 @@ from typing import Any
 
 PAUSED = 75  # exit code at a time limit, or while another process trains the run
 ENDING = (signal.SIGINT, signal.SIGTERM)  # a second one ends the process; not SIGHUP, because a shell repeats it
-ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the first one makes the run pause
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a first one makes the run pause
 # Signals that schedulers send before a time limit, as with `sbatch --signal=USR1@300`.
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 # A SIGTERM that follows so soon is a repetition: `timeout` sends SIGTERM to the process and again to its group.
@@ -67,7 +67,7 @@ class StopFlag:
 
     def __enter__(self) -> "StopFlag":
         if threading.current_thread() is threading.main_thread():
-            ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # set by nohup
+            ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup ignores SIGHUP
             numbers = [number for number in ASKING if not (number == signal.SIGHUP and ignored)]
             outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
             if isinstance(outer, StopFlag) and self._number is None:  # take over a signal that came earlier

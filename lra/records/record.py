@@ -1,4 +1,4 @@
-"""The record of a run: its numbers, and the configuration, data, code and machine that produced them."""
+"""Define the record of a run: its results, and the configuration, data, code and machine that produced them."""
 
 import math
 import reprlib
@@ -132,6 +132,9 @@ class RunRecord(_Part):
     Attributes:
         spec: properties of the task on which the model depends (`lra.datasets.TaskSpec`).
         config: the configuration that identifies the run.
+        ended: why training ended: all steps, no progress, or the goal was reached (solved).
+        reached: milestones by validation accuracy in percent.
+        inexact: conditions that had changed when the run was resumed with `resume=inexact`.
         files: SHA-256 of each other file in the run's folder, by name.
         kept: results folder from which a sweep copied the run; empty if it was trained here.
     """
@@ -279,7 +282,7 @@ class DeclaredCell(BaseModel):
 
 
 class Sweep(BaseModel):
-    """Content of `sweep.json`: the cells of all sweeps into a results folder.
+    """Content of `sweep.json`: the cells of all sweeps with the same results folder.
 
     A report compares the cells with the runs to list missing runs.
     """

@@ -15,7 +15,7 @@ from lra.core.errors import UserError
 if TYPE_CHECKING:  # torch takes seconds to import, and a finished run is skipped without it
     from torch import Tensor
 
-NOTES = "lra"  # key of the metadata
+NOTES = "lra"  # the only key of the metadata
 
 
 def encode(tensors: "Mapping[str, Tensor]", **notes: Any) -> bytes:
