@@ -1,4 +1,4 @@
-"""`lra.data`: the prepared data of a task as PyTorch and Hugging Face data sets."""
+"""`lra.data`: prepare the data of a task and return them as PyTorch and Hugging Face data sets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class Data:
         """
         from datasets import DatasetDict
 
-        splits = {NAMES[rows.name]: rows for rows in (self.train, self.val, self.test)}  # val may be test
+        splits = {NAMES[rows.name]: rows for rows in (self.train, self.val, self.test)}  # `val` may be the test split
         return DatasetDict({name: rows.dataset(self.classes, self.digest) for name, rows in splits.items()})
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`lra.attention`: the mechanisms as layers of any PyTorch model; `lra.check`: their correctness checks."""
+"""`lra.attention`: build an attention layer for any PyTorch model; `lra.check`: run its correctness checks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -171,7 +171,7 @@ class CheckReport:
 
 
 def check(attention: str | AttentionLayer | Callable[[MixerConfig], Mixer], *overrides: str) -> CheckReport:
-    """Run the correctness checks on an attention, as `lra-check` does.
+    """Run the correctness checks on an attention, as `lra-check` does, and return their results.
 
     Args:
         attention: name of an option, layer that `lra.attention` returned, or subclass of `lra.mixers.Mixer`.

@@ -68,7 +68,7 @@ class TrainedModel:
         self._tokenizer = folder / TOKENIZER
 
     def predict(self, examples: Iterable[Example] | str, *, batch: int = 32) -> list[Prediction]:
-        """Classify examples.
+        """Return the predicted class of each example, with probabilities.
 
         Args:
             examples: texts or token ids; pairs of them for tasks with two documents. Texts are cut as in

@@ -89,7 +89,7 @@ class Results(Report):
 
 
 def load(path: str | Path, *, selection: Rule | None = None) -> Results:
-    """Read a results folder, or a `runs.jsonl`.
+    """Return the results in a results folder or in a `runs.jsonl` file.
 
     Args:
         path: a folder with runs below it or kept runs in it, or a `runs.jsonl` file.
@@ -102,7 +102,7 @@ def load(path: str | Path, *, selection: Rule | None = None) -> Results:
 
 
 def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = None) -> Comparison:
-    """Compare two systems by Welch's t-test, first minus other, in percentage points or units of perplexity.
+    """Return Welch's t-test of two systems: first minus other, in percentage points or units of perplexity.
 
     Args:
         first, other: runs of a system, as `Results.system` returns them, from one results folder or two.

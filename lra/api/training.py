@@ -1,4 +1,4 @@
-"""`lra.compose` and `lra.train`: one run from Python, with the records, locks and messages of `lra-train`."""
+"""`lra.compose` and `lra.train`: train one run from Python, with records, locks and messages as in `lra-train`."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -69,7 +69,7 @@ class Trained:
 
     @property
     def score(self) -> float | None:
-        """Test accuracy in percent, or perplexity, of the weights that the protocol selects; None if it diverged."""
+        """Test accuracy in percent, or perplexity, of the weights that the protocol selects; None after divergence."""
         return self.record.score(self.record.selection)
 
 
@@ -147,7 +147,7 @@ def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictCon
         earlier = HydraConfig.instance().cfg  # not None if the caller runs under Hydra
         try:
             config = composed(command, *words)
-            HydraConfig.instance().set_config(config)  # for ${hydra:...}
+            HydraConfig.instance().set_config(config)  # resolves ${hydra:...}
             yield config
         except Exception as error:
             if isinstance(error, UserError) or not is_mistake(error):

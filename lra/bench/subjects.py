@@ -107,7 +107,7 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
             return update_weights(model, ours, totals, recipe, step=step).read()
 
         return Step(run=run, module=model, **size)
-    expect("train", asdict(recipe), {"clip_norm": None})  # the straightforward step does not clip
+    expect("train", asdict(recipe), {"clip_norm": None})  # the straightforward step does not clip gradients
     plain = Straightforward(settings.attention, asdict(settings.model), spec).to(device)
     plain.load_state_dict(model.state_dict())  # raises if the two models differ
     optimizer = torch.optim.AdamW(

@@ -25,7 +25,7 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--selection", choices=RULES, help="selection rule for all runs; default: that of each recipe")
     arguments = parser.parse_args()
-    from lra.reports import show, write_report  # here, because it imports pandas and statsmodels, which --help need not
+    from lra.reports import show, write_report  # here, so that --help does not import pandas
     from lra.reports.verify import verify
 
     code = 0
