@@ -144,7 +144,7 @@ def set_up() -> None:
     """Register the plugins and resolvers of lra with Hydra."""
     for plugin in (OptionSource, SearchPath):
         Plugins.instance().register(plugin)  # at each call, because launchers may reset Hydra's plugins
-    _register()  # after Hydra has imported its plugins, because it replaces an option of Optuna's
+    _register()  # after Hydra has imported its plugins, because `_register` replaces an option of the Optuna plugin
 
 
 @cache
