@@ -40,7 +40,7 @@ def main() -> None:
                 continue
             if arguments.keep:
                 if not folder.is_dir():
-                    raise UserError(f"{folder}: expected a results folder to keep the runs of")
+                    raise UserError(f"{folder}: not a folder; --keep needs a results folder")
                 keep_runs(folder, read_runs(folder))
             page = write_report(folder, arguments.selection)
             show(page)
