@@ -247,6 +247,13 @@ def test_a_quoted_cell_may_have_line_ends(tmp_path: Path) -> None:
     assert read[1].where == f"{tmp_path}/lines.csv:5"
 
 
+def test_the_encodings_of_an_accented_letter_are_one_label(tmp_path: Path) -> None:
+    rows = [{"text": "good", "label": label} for label in ("caf\u00e9", "cafe\u0301", "Caf\u00e9")]
+    path = written(tmp_path / "x.jsonl", rows)
+    first, second, capital = (row.label for row in examples(path, Columns(text="text", text2="text2", label="label")))
+    assert first == second != capital
+
+
 @pytest.mark.parametrize("tokens", ["bytes", "bpe", "ids"])
 def test_baselines_read_what_the_model_reads(tokens: str, tmp_path: Path) -> None:
     """Only the last token decides, so a baseline of texts that are cut before it is at 50 %."""

@@ -207,7 +207,7 @@ def test_another_selection_rule_shows_its_results(folder: Path) -> None:
             "a column of the table but differ in config.protocol",
         ),
         ({"settings": {}, "seed": 1}, "have the same seed of one cell"),
-        ({**softmax(), "baselines": {"majority class": 1.0}}, "baseline 'majority class' is 17.05, elsewhere 1.0"),
+        ({**softmax(), "baselines": {"majority class": 1.0}}, "baseline 'majority class' is 17.05, in other runs 1.0"),
     ],
 )
 def test_runs_that_differ_in_more_than_a_table_shows_are_refused(tmp_path: Path, changes: dict, expected: str) -> None:

@@ -7,6 +7,7 @@ and pandas accept such text as part of the cell, or do not report the line. Ever
 import csv
 import json
 import sys
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,7 +129,7 @@ def _label(where: str, value: Any) -> str | None:
         return None
     if not isinstance(value, str | int):
         raise UserError(f"{where} is {value!r:.80}, expected a text or a whole number")
-    label = str(value).strip()
+    label = unicodedata.normalize("NFC", str(value).strip())  # an accented letter has two encodings that look the same
     return label and readers.checked_text(where, label)
 
 

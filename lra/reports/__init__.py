@@ -1,14 +1,16 @@
-"""Reports: runs -> a DataFrame with one row per run -> columns of cells -> README.md, CSV, LaTeX, HTML and figures.
+"""Write the report of a results folder.
 
-records/runs.py   reads runs below a folder, or in a runs.jsonl
-frame.py          a DataFrame with one row per run
-statistics.py     intervals and tests, on SciPy and statsmodels
-cells.py          columns and cells: statistics over seeds, comparisons, footnotes
-tables.py         the tables of README.md as text: a row per system, a column per task
-published.py      published numbers, names and order of rows and columns
-figures.py        results by seed, learning curves, cost, accuracy by depth and length
-render.py         numbers, texts and DataFrames as Markdown, CSV, LaTeX and HTML
-report.py         the texts and the page of a results folder, from all of these
+Runs become a DataFrame with one row per run, then columns of cells, then README.md, CSV, LaTeX, HTML and figures:
+
+records/runs.py   reads runs from a folder or from a runs.jsonl
+frame.py          builds the DataFrame
+statistics.py     computes confidence intervals and tests with SciPy and statsmodels
+cells.py          groups runs into columns and cells, with statistics over seeds, comparisons and footnotes
+tables.py         formats the tables of README.md: a row per system, a column per task
+published.py      reads published numbers, and the names and order of rows and columns
+figures.py        draws results by seed, learning curves, cost, accuracy by depth and length
+render.py         formats numbers, texts and DataFrames as Markdown, CSV, LaTeX and HTML
+report.py         combines all of these into the files of a report
 verify.py         checks that a report matches its runs
 """
 

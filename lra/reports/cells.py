@@ -1,4 +1,4 @@
-"""Columns and cells of a report.
+"""Group the runs of a report into columns and cells, and compute statistics, comparisons and footnotes.
 
 A column holds the results of one task; a cell holds the seeds of one system in a column, with their statistics.
 """
@@ -18,10 +18,10 @@ from lra.reports.frame import CELL, COLUMN, baselines, declared_reference, prese
 from lra.reports.published import Published, PublishedTable
 from lra.reports.statistics import Comparison, compare, holm, median_steps, summarise
 
-VANILLA = ("softmax", "transformer")
+VANILLA = ("softmax", "transformer")  # attention and variant of the Transformer
 RATE = re.compile(r"\btrain\.lr=\S+ ?")
 CASE = re.compile(r"\b(case|pretrain[\w.]*|train\.lr)=\S+ ?")  # settings in which a cell and its reference may differ
-SIGNIFICANT = ("better", "worse")  # verdicts
+SIGNIFICANT = ("better", "worse")  # verdicts of significant differences
 
 
 class Cell:
@@ -36,12 +36,12 @@ class Cell:
         finished: the rows of `frame` that have a score.
         records: records of the runs that exist, finished or not.
         base: name of the system without settings in brackets.
-        lr: learning rate; None if the seeds differ in it.
-        best_rate: True if this learning rate validates best among several of the system; None if no system of the
-            column was trained with several.
+        lr: learning rate of all seeds; None if they differ.
+        best_rate: False if the same system has a better validation result with another learning rate, else True; None
+            if no system of the column was trained with several learning rates.
         untuned: True for a user's system trained with a learning rate that a built-in system of the column uses.
-        reference: the cell to which this one is compared; None for the reference itself.
-        p_holm: p-value of the comparison, corrected over the column.
+        reference: the cell with which this one is compared; None if there is none or this cell is the reference.
+        p_holm: p-value of the comparison, Holm-corrected over all comparisons of the column.
     """
 
     def __init__(self, frame: pd.DataFrame, published: Published, source: PublishedTable | None) -> None:
@@ -62,7 +62,7 @@ class Cell:
         rates, validated = frame.lr.dropna().unique(), self.finished.best_val.dropna()
         self.lr = float(rates[0]) if len(rates) == 1 else None
         self.best_val = fmean(validated) if len(validated) else None
-        self.is_own = any(record.row for record in self.records)  # the attention is the user's
+        self.is_own = any(record.row for record in self.records)  # the attention is a user's class
         self.is_pretrained = any(record.config.get("pretrain") for record in self.records)
         self.is_initialised = any(record.config.get("init") for record in self.records)
         self.goal, self.ran, self.solved, self.median_steps = self._goal()
@@ -81,7 +81,7 @@ class Cell:
 
     @property
     def verdict(self) -> str | None:
-        """The word of the comparison by its corrected p-value; None for the reference itself."""
+        """Result of the comparison, such as `better`, from its corrected p-value; None if there is no comparison."""
         return self.comparison.word(self.p_holm) if self.reference else None
 
     def _goal(self) -> tuple[float | None, int | None, int | None, float | None]:
@@ -92,7 +92,7 @@ class Cell:
         goals = {record.goal for record in self.records} - {None}
         if len(goals) != 1:
             return None, None, None, None
-        # a diverged seed did not reach the goal; a failed or missing one may still do so, so there is no median yet
+        # a diverged seed counts as unsolved, but there is no median while failed or missing seeds can be rerun
         ended = self.frame[self.frame.status.isin(["finished", "diverged"])]
         steps = [row.steps if row.solved else None for row in ended.itertuples()]
         median = median_steps(steps) if len(ended) == len(self.frame) else None
@@ -100,7 +100,7 @@ class Cell:
 
     @property
     def problems(self) -> str:
-        """Counts of the seeds that did not finish, by status, such as `1 diverged, 2 missing`."""
+        """Numbers of seeds that did not finish, by status, such as `1 diverged, 2 missing`."""
         states = Counter(status for status in self.frame.status if status != "finished")
         return ", ".join(f"{count} {status}" for status, count in sorted(states.items()))
 
@@ -127,7 +127,7 @@ class Cell:
             yield f"untuned: learning rate {self.lr:g}, as for other systems"
 
     def row(self) -> dict[str, Any]:
-        """Return this cell's row of table.csv, in its order; `Column.rows` adds the columns that all cells share."""
+        """Return this cell's row of table.csv, in the file's order; `Column.rows` adds values common to all cells."""
 
         def values(*names: str) -> dict[str, Any]:
             return {name: getattr(self, name) for name in names}
@@ -176,16 +176,18 @@ class Column:
         self.metric = runs[0].record.metric if runs else "accuracy"
         self.lower_is_better = self.metric == "perplexity"
         self.cells = [Cell(cell, published, source) for _, cell in frame.groupby(CELL, sort=False)]
-        known = published.baselines.get(self.task, {}) | baselines(frame)  # ours replace published ones
+        # a baseline of our runs replaces a published one of the same name
+        known = published.baselines.get(self.task, {}) | baselines(frame)
         self.baselines = {name: known[name] for name in sorted(known)}
         self.notes = list(self._notes(source))
-        # built-in systems have tuned learning rates; a user's system that copies one of them may not suit it
+        # built-in systems have tuned learning rates, which may not suit a user's system
         rates = {cell.lr for cell in self.cells if not cell.is_own and cell.lr is not None}
         chosen = self._by_rate()
         for cell in self.cells:
             cell.best_rate = cell in chosen if len(chosen) < len(self.cells) else None
             cell.untuned = cell.is_own and cell.lr in rates
-        self._compare(chosen)  # worse rates are not tested: more tests make Holm's correction stricter
+        # only the best rates are tested, because each further test makes Holm's correction stricter
+        self._compare(chosen)
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:
@@ -194,13 +196,13 @@ class Column:
         return best(self.baselines.items(), key=lambda item: item[1], default=None)
 
     def rows(self) -> pd.DataFrame:
-        """Return this column's rows of table.csv: systems, then trivial baselines, whose only result is a mean."""
+        """Return this column's rows of table.csv: its systems, then its trivial baselines, which have only a mean."""
         names = {name: self.frame[name].iloc[0] for name in (*COLUMN, "short", "column")} | {"metric": self.metric}
         trivial = [{"system": name, "mean": mean, "kind": "baseline"} for name, mean in self.baselines.items()]
         return pd.DataFrame([{**names, "kind": "system", **row} for row in (*(c.row() for c in self.cells), *trivial)])
 
     def _by_rate(self) -> list[Cell]:
-        """Return the cells; of those that differ only in the learning rate, only the one that validates best."""
+        """Return the cells, but of cells that differ only in learning rate only the one that is best in validation."""
         groups: dict[tuple[str, str, str], list[Cell]] = {}
         for cell in self.cells:
             groups.setdefault((cell.attention, cell.variant, RATE.sub("", cell.settings).strip()), []).append(cell)
@@ -234,11 +236,11 @@ class Column:
 
 
 def reference(cell: Cell, cells: list[Cell], name: str | None) -> Cell | None:
-    """Return the cell to which `cell` is compared, or None.
+    """Return the cell with which `cell` is compared, or None.
 
-    It is the system `name` if one is given. Otherwise it is the same system from scratch if `cell` is pretrained, else
-    the Transformer from scratch, else the first cell with results. Of several candidates, the one with the settings of
-    `cell` is chosen.
+    It is the system `name` if that is given. Otherwise it is the same system trained from scratch if `cell` is
+    pretrained, else the Transformer trained from scratch, else the first cell with results. Of several candidates, it
+    is the one with the settings of `cell`; settings that match `CASE` may differ.
     """
     measured = [other for other in cells if other.scores]
     settings = CASE.sub("", cell.settings).strip()

@@ -1,4 +1,4 @@
-"""The figures of a report, drawn by matplotlib as SVG: seeds, curves, cost, accuracy by depth and length."""
+"""Draw the figures of a report as SVG with matplotlib: seeds, curves, cost, accuracy by depth and length."""
 
 import io
 import math
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 3.5  # width of a panel in inches; fits on a phone without scaling
+WIDTH = 3.5  # width of a panel in inches, which fits on a phone without scaling
 LINE = 0.17  # height of a row of small text in inches
-LONGEST = 28  # maximum number of characters of a name
-TOGETHER = 9  # maximum number of coloured curves in a panel; the others are grey
+LONGEST = 28  # maximum number of characters of a name in a label
+TOGETHER = 9  # maximum number of coloured curves in a panel; other curves are grey
 COLOURS = (  # indexed by a system's position in table order, so that it has one colour in all reports
     "#0072b2", "#009e73", "#7f7f7f", "#8c564b", "#d55e00", "#e69f00", "#cc79a7",
     "#7b3294", "#000000", "#56b4e9", "#b8860b", "#6b8e23", "#17a2b8",
@@ -35,13 +35,13 @@ STYLE = Path(__file__).with_name("report.mplstyle")
 SEEDS = "Test result of each seed"
 
 Style = dict[str, Any]
-"""Colour, line and marker of a system."""
+"""Colour, line style, marker and label of a system, as keyword arguments of `Axes.plot`."""
 
 
 def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
-    """Return the figure of README.md, and the panels of index.html by title, all as SVG.
+    """Return the figure of README.md as SVG, and the panels of index.html as SVG by the title of their figure.
 
-    A title without data is left out.
+    Figures without data are left out.
     """
     draw: dict[str, Callable[[Axes, Column, dict[str, Style]], bool]] = {
         SEEDS: _seeds,
@@ -52,7 +52,7 @@ def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
     }
     styles = styles_of(columns)
     with styled(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # warnings about letters that the font lacks
+        warnings.simplefilter("ignore", UserWarning)  # ignore warnings about letters that the font lacks
         figures = {title: _panels(columns, panel, styles) for title, panel in draw.items()}
         return _all_seeds(columns, styles), {title: panels for title, panels in figures.items() if panels}
 
@@ -65,7 +65,7 @@ def styled() -> AbstractContextManager[None]:
 
 
 def svg(figure: "Figure") -> str:
-    """Return a figure as SVG without XML header and date, so that equal figures give equal texts."""
+    """Return a figure as SVG without XML header, and without a date, so that equal figures give equal SVG."""
     data = io.StringIO()
     figure.savefig(data, format="svg", metadata={"Date": None, "Creator": None})
     # HTML allows neither an XML header nor a doctype inside a page
@@ -73,7 +73,7 @@ def svg(figure: "Figure") -> str:
 
 
 def _named(name: str) -> str:
-    """Return a name as a matplotlib label, with its middle left out if it is too long."""
+    """Return a matplotlib label for a name; the middle of a long name is left out."""
     half = LONGEST // 2
     text = name if len(name) <= LONGEST else f"{name[: half - 1]}…{name[-half:]}"
     return text.replace("$", r"\$")  # matplotlib would read the text between two dollars as a formula
@@ -120,8 +120,8 @@ def styles_of(columns: list[Column]) -> dict[str, Style]:
 def highlighted(column: Column, styles: dict[str, Style]) -> dict[str, Style]:
     """Return the style of each system in a panel of curves.
 
-    All are coloured if there are at most `TOGETHER`; otherwise Transformer, the variants of Simple, and the best
-    systems are, and the others are grey.
+    Up to `TOGETHER` systems are all coloured. Of more systems, the Transformer, the variants of Simple and then the
+    best ones are coloured, `TOGETHER` in all, and the others are grey.
     """
     cells, sign = column.cells, 1 if column.lower_is_better else -1
     best = sorted(cells, key=lambda cell: math.inf if cell.summary.mean is None else sign * cell.summary.mean)
@@ -145,7 +145,7 @@ def _height(column: Column) -> float:
 
 
 def _all_seeds(columns: list[Column], styles: dict[str, Style]) -> str:
-    """Return the figure of seeds as SVG, with the columns below one another: a wider figure is too small on a phone."""
+    """Return the figure of seeds as SVG. Columns are below one another, because a phone would shrink a wider figure."""
     from matplotlib.figure import Figure
 
     heights = [_height(column) for column in columns]
@@ -187,7 +187,7 @@ def _steps(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
 
 
 def rows(axis: "Axes", names: list[str]) -> None:
-    """Label the rows of a panel with names, the first one at the top."""
+    """Label the rows of a panel with `names`, the first at the top."""
     axis.set_yticks(range(len(names)), [_named(name) for name in names])
     axis.set_ylim(len(names) - 0.5, -0.5)
 
@@ -207,14 +207,14 @@ def curve(metrics: list[dict[str, Any]], metric: str) -> list[tuple[int, float]]
     """Return (step, validation accuracy or perplexity) of each evaluation during training, without pretraining."""
     key = "val_loss" if metric == "perplexity" else "val_accuracy"
     points = [(line["step"], line[key]) for line in metrics if "phase" not in line and line.get(key) is not None]
-    # exp overflows above 709
+    # exp overflows at losses above 709
     return [(step, math.exp(min(value, 700))) for step, value in points] if metric == "perplexity" else points
 
 
 def _curves(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
     """Draw the validation result by step, averaged over seeds; return True if there is a curve.
 
-    A step is drawn if at least half of the runs were evaluated at it.
+    Steps at which fewer than half of the runs were evaluated are left out.
     """
     styles = highlighted(column, styles)
     for cell in column.cells:

@@ -1,4 +1,7 @@
-"""A pandas DataFrame with one row per run of a results folder, including declared runs that are missing."""
+"""Build a DataFrame with one row per run of a results folder, and check that its runs may share tables.
+
+A run is missing if a sweep declared it but no such run exists. Missing runs have rows, too.
+"""
 
 import math
 import re
@@ -20,22 +23,23 @@ from lra.reports.published import Published
 from lra.reports.statistics import not_above
 
 MAJORITY = "majority class"  # name of this baseline in records
-FITTED = ("bag of", "centroid", "convolution")  # parts of names of baselines with fitted weights
-MILESTONES = ("50", "90", "99")  # percent of validation accuracy
-LARGEST = 1e15  # a larger perplexity is treated as infinite
-COLUMN = ["protocol", "selection", "task"]  # identifies a column of a table
-CELL = [*COLUMN, "attention", "variant", "settings"]  # identifies a cell
-INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # columns left out of seeds.csv
+FITTED = ("bag of", "centroid", "convolution")  # these words are in the names of baselines that fit weights to the data
+MILESTONES = ("50", "90", "99")  # validation accuracies in percent
+LARGEST = 1e15  # a perplexity above this is treated as infinite
+COLUMN = ["protocol", "selection", "task"]  # values that identify a column of a table
+CELL = [*COLUMN, "attention", "variant", "settings"]  # values that identify a cell
+INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # columns that seeds.csv leaves out
 
 
 def runs_frame(folder: Path, runs: list[Run], published: Published, selection: str | None = None) -> pd.DataFrame:
     """Return a DataFrame with one row per run, in the order of tables.
 
-    Its column `run` holds the `Run`, or None if a declared run is missing. `score` is the test result under
-    `selection`, or under the rule of the run's recipe if that is None; it is NaN if the run is not finished.
+    The column `run` holds the `Run`, or None for a missing run. `score` is the test result by the rule `selection`, or
+    by the rule in the run's recipe if `selection` is None; it is NaN if the run is not finished.
 
     Raises:
-        UserError: if no run has `selection`, or runs of a cell or a column differ in settings that no table shows.
+        UserError: if no run has a test result by the rule `selection`, or if runs of a cell or a column differ in
+            settings that no table shows.
     """
     if selection and not any(selection in run.record.test for run in runs):
         raise UserError(f"--selection {selection}: no run below {folder} has it; leave the option out")
@@ -43,7 +47,7 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
     rows = [_of_run(run, selection) for run in runs]
     for row in rows:
         published.add(row["attention"], row["variant"], row["run"].record.row)
-    # a seed that a sweep declared but that has no run yet is a row without a score
+    # a missing run gets a row without a score
     known = {(row["cell"], row["seed"]) for row in rows}
     rows += [_missing(cell, seed, selection) for cell in announced.values() for seed in cell.seeds
              if (cell.folder, seed) not in known]  # fmt: skip
@@ -51,7 +55,7 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
         cell = announced.get(row["cell"])
         row |= {"declared": bool(cell), "reference": cell and cell.reference, "margin": cell and cell.margin}
         row["system"] = published.name(row["attention"], row["variant"], row["settings"])
-    names = [*rows[0]]  # the first row is of a run that exists; a missing run has fewer keys
+    names = [*rows[0]]  # from a run that exists, since missing runs have fewer keys
 
     def place(row: dict[str, Any]) -> tuple:
         system = published.order(row["attention"], row["variant"], row["settings"])
@@ -61,7 +65,8 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
     titles = short_names(sorted(frame.task.unique(), key=published.task_order), published.tasks)
     frame = frame.assign(short=frame.task.map(titles), majority_class=frame.pop("at_majority"))
     refuse_hidden_differences(frame)
-    columns = [frame.short]  # the name of a column: its task, and what varies between columns
+    # a column is named by its task, and by protocol and selection rule if these vary between columns
+    columns = [frame.short]
     if frame.protocol.nunique() > 1:
         columns.append(frame.protocol)
     if len(frame[["protocol", "selection"]].drop_duplicates()) > frame.protocol.nunique():
@@ -80,7 +85,7 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
     best, tested = record.validation.get("best"), record.test.get(rule)  # type: ignore[call-overload]
     score = record.score(rule) if record.status == "finished" else None
     status: str = record.status
-    # finished, but without this rule's checkpoint, or with a result that cannot be averaged
+    # a finished run without a test result by this rule, or with one that cannot be averaged, has no score
     if status == "finished" and (score is None or score > LARGEST or tested.not_finite):
         status, score = (f"without {rule}" if rule not in record.test else "not finite"), None
     seconds, reached = record.seconds.get("train"), record.reached
@@ -115,7 +120,7 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
         "device": record.provenance.device,
         "commit": record.provenance.commit,
         "dirty": record.provenance.dirty,
-        # the 95 % interval of the accuracy is not entirely above that of the majority class
+        # the 95 % interval of the test accuracy is not entirely above the accuracy of the majority class
         "at_majority": majority is not None and not_above(tested.correct, tested.examples, majority),
     }
 
@@ -137,16 +142,17 @@ def _missing(cell: DeclaredCell, seed: int, selection: str | None) -> dict[str, 
 
 
 def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
-    """Return a short name for each task.
+    """Return a short name for each task, by task.
 
-    It is the title of the task if there is one. A suffix marks deviations from the published data: `ListOps-short` or
-    `-small` for other sizes, `Image-copies` for other images. Equal names are numbered.
+    It is the title of the task, or else the title of the task without options plus a suffix for deviations from the
+    published data: `ListOps-short` or `-small` for other sizes, `Image-copies` for other images. A task without a title
+    keeps its name, without options. Equal names are numbered.
     """
     names: dict[str, str] = {}
     for task in tasks:
         base, _, note = task.partition(" (")
         suffix = "-short" if "length" in note else "-small" if note else ""
-        # copies of CIFAR-10 from JPEG files are other pictures, but as many, unless a limit is set
+        # JPEG copies of CIFAR-10 are other images but, without a limit, as many as the original
         if note.startswith("JPEG copies") and "limit" not in note:
             suffix = "-copies"
         name = titles.get(task) or (titles[base] + suffix if base in titles else base)
@@ -158,7 +164,8 @@ def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, st
 def baselines(frame: pd.DataFrame) -> dict[str, float]:
     """Return the results of the trivial baselines of a column, by name.
 
-    Fitted baselines vary with rounding, that is, with processor and thread count; the best result is returned.
+    Rounding, which depends on the processor and the number of threads, changes the results of fitted baselines. The
+    best result among the runs is returned.
 
     Raises:
         UserError: if runs differ in a baseline that is not fitted.
@@ -168,29 +175,29 @@ def baselines(frame: pd.DataFrame) -> dict[str, float]:
         best = min if run.record.metric == "perplexity" else max
         for name, value in run.record.baselines.items():
             known = values.setdefault(name, value)
-            # of a user's task, any baseline but the majority class may be fitted
+            # any baseline of a user's task may be fitted, except the majority class
             own = not str(run.record.config.get("task", {}).get("_target_", "lra.")).startswith("lra.")
             fitted = name != MAJORITY if own else any(word in name for word in FITTED)
             if not fitted and not math.isclose(known, value, rel_tol=1e-9):
-                raise UserError(f"{run.name}: baseline {name!r} is {value}, elsewhere {known}")
+                raise UserError(f"{run.name}: baseline {name!r} is {value}, in other runs {known}")
             values[name] = best(known, value)
     return values
 
 
 def present(frame: pd.DataFrame) -> list[Run]:
-    """Return the runs in a frame, leaving out declared runs that are missing."""
+    """Return the runs in a DataFrame, without missing runs."""
     return [run for run in frame.run if run is not None]
 
 
 @cache
 def default_reference() -> tuple[str | None, float]:
-    """Return the values of `sweep.reference` and `sweep.margin` in conf/train.yaml."""
+    """Return the default reference system and margin, from `sweep` in conf/train.yaml."""
     sweep = read_yaml(conf_dir() / "train.yaml")["sweep"]
     return sweep["reference"], sweep["margin"]
 
 
 def declared_reference(frame: pd.DataFrame) -> tuple[str | None, float]:
-    """Return the reference system and the margin that the sweeps of a column declared.
+    """Return the reference system and the margin that the sweeps of a column declared, or the defaults if none did.
 
     Raises:
         UserError: if the sweeps declared different ones.
@@ -219,14 +226,16 @@ def refuse_hidden_differences(frame: pd.DataFrame) -> None:
 
 
 def conflict(runs: list[Run], shared: str) -> str:
-    """Return a message about two runs that must not share `a cell` or `a column`; empty if all may.
+    """Return a message if two runs differ in a setting that the table does not show, else an empty string.
 
-    Two runs must not if they differ in a setting that the table does not show.
+    `shared` names what these runs share in the table: `a cell` or `a column`.
     """
     values = _pooled if shared == "a cell" else _compared
-    # an unknown digest equals any other, so known ones are compared with the first run
+    # all runs are compared with the first one. It has a digest of the data if any run has, because a comparison with
+    # an unknown digest finds no difference.
     runs = sorted(runs, key=lambda run: run.record.provenance.data_sha256 is None)
     for run in runs[1:]:
+        # tables show `record.settings`, so that cells of a column may differ in them
         varied = {f"config.{key}" for other in (runs[0], run) for key in other.record.settings}
         for key, mine, theirs in record.differences(values(runs[0].record), values(run.record)):
             if (key not in varied or shared == "a cell") and not (key == "data" and None in (mine, theirs)):
@@ -241,9 +250,9 @@ def _pooled(record: RunRecord) -> dict[str, Any]:
     """Return the values that all runs of a cell must have in common."""
     config = {key: value for key, value in without_paths(record.config).items() if key != "seed"}
     if "train" in config:
-        # settings in ROUNDING change a run only by rounding errors, as another processor does
+        # settings in ROUNDING only change rounding errors, as a different processor does
         config["train"] = {key: value for key, value in config["train"].items() if f"train.{key}" not in ROUNDING}
-    if config.get("init"):  # each seed may start from the weights of its own source
+    if config.get("init"):  # each seed may start from other weights
         config["init"] = {key: value for key, value in config["init"].items() if key != "sha256"}
     sources = config.pop("code", {})
     data = {"data": record.provenance.data_sha256, "task_version": record.task_version, "metric": record.metric}
@@ -253,7 +262,7 @@ def _pooled(record: RunRecord) -> dict[str, Any]:
 def _compared(record: RunRecord) -> dict[str, Any]:
     """Return the values that all runs of a column must have in common."""
     train = record.config.get("train", {})
-    # a goal can be noticed only at an evaluation, so steps to it depend on how often a run evaluates
+    # runs notice the goal only when they evaluate, so the number of steps to it depends on `eval_every`
     goal = {} if record.goal is None else {"eval_every": train.get("eval_every")}
     return {
         "task_version": record.task_version,

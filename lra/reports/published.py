@@ -1,4 +1,4 @@
-"""Published numbers, and the names and order of rows and columns, from `published.yaml`."""
+"""Read published numbers, and the names and order of table rows and columns, from YAML files."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ class _Strict(BaseModel):
 
 
 class PublishedSystem(_Strict):
-    """A table row for a published system; `system=OPTION` trains it with this attention and variant."""
+    """A table row, for runs with this attention and variant if they are set; `system=OPTION` trains such runs."""
 
     name: Text
     option: Text | None = None
@@ -35,11 +35,11 @@ class PublishedTable(_Strict):
     """A published table.
 
     Attributes:
-        numbers: description of the numbers for footnotes, such as `best of 5 seeds`.
-        protocol: our protocol with the same rules.
-        best: printed number by system and task.
-        mean: mean over seeds by system and task, where the publication gives one.
-        settings: settings of the published runs by task, under the keys of our configuration.
+        numbers: text for footnotes that describes the numbers, such as `best of 5 seeds`.
+        protocol: name of our protocol that has the same rules.
+        best: number that the publication prints, by system and task.
+        mean: mean over seeds, by system and task, if the publication gives one.
+        settings: settings of the published runs, by task and key of our configuration.
     """
 
     name: Text
@@ -65,10 +65,10 @@ class Published:
     """Published tables, and names of tasks and systems, from lra and from the `published.yaml` of a results folder.
 
     Args:
-        folder: a results folder; its file may be missing.
+        folder: a results folder, with or without a `published.yaml`.
 
     Raises:
-        UserError: if a file is damaged, or two files use one name.
+        UserError: if a file is damaged, or two systems or two tables have the same name.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -77,7 +77,7 @@ class Published:
         self.sources: list[PublishedTable] = []
         self.baselines: dict[str, dict[str, float]] = {}
         own = [folder / NAME] if folder and (folder / NAME).exists() else []
-        # rows of tables have the order of these files
+        # systems are in the order of these files, which is the order of table rows
         for path in (conf_dir() / "table1.yaml", Path(__file__).with_name(NAME), conf_dir() / "systems.yaml", *own):
             with readable(path):
                 file = _File.model_validate(read_yaml(path) or {})
@@ -94,7 +94,7 @@ class Published:
         self._rows = {(row.attention, row.variant): row for row in self.systems.values() if row.attention}
 
     def add(self, attention: str, variant: str, row: TableName | dict[str, str] | None) -> None:
-        """Add the row of a user's attention, unless its name, or its attention and variant, have a row already."""
+        """Add a table row for a user's attention, unless one has this name, or this attention and variant."""
         if row is None or (attention, variant) in self._rows:
             return
         row = row if isinstance(row, TableName) else TableName(**row)
@@ -104,25 +104,26 @@ class Published:
             self.systems[name] = self._rows[attention, variant] = system
 
     def name(self, attention: str, variant: str, settings: str) -> str:
-        """Return the name of a table row: system, or attention and variant, with the settings in brackets."""
+        """Return the name of a table row: the system, or `ATTENTION, VARIANT` if unknown, and settings in brackets."""
         row = self._rows.get((attention, variant))
         name = row.name if row else f"{attention}, {variant}"
         return f"{name} ({settings})" if settings else name
 
     def complexity(self, attention: str) -> str:
-        """Return the complexity of an attention, which variants do not change."""
+        """Return the complexity of an attention, which is the same in all variants; empty if it is unknown."""
         return next((row.complexity for (name, _), row in self._rows.items() if name == attention), "")
 
     def order(self, attention: str, variant: str, settings: str) -> tuple:
         """Return a sort key for table rows: published systems in the order of the files, then others by name."""
         key, known = (attention, variant), list(self._rows)
         row = known.index(key) if key in known else len(known)
-        parts = re.split(r"(\d+(?:\.\d+)?)", settings)  # every second part is a number: 9 comes before 10
+        # parts with an odd index are compared as numbers, so that 9 comes before 10
+        parts = re.split(r"(\d+(?:\.\d+)?)", settings)
         natural = tuple(float(part) if index % 2 else part for index, part in enumerate(parts))
         return row, *key, natural, settings
 
     def task_order(self, task: str) -> tuple:
-        """Return a sort key for columns: tasks in published order, each followed by derived ones; then all others."""
+        """Return a sort key of columns: tasks in the order of `tasks`, before `TASK (...)`; then others by name."""
         tasks = list(self.tasks)
         name = task if task in tasks else task.partition(" (")[0]
         return (tasks.index(name) if name in tasks else len(tasks), task)

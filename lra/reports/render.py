@@ -12,7 +12,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 TEX = {
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
     **{letter: f"${letter}$" for letter in "<>|"},
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row, they would be options of the preceding \\
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # [ or * after the \\ that ends a row would be its option
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "\n": r"\\", "±": r"$\pm$", "²": "$^2$", "−": "$-$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
     "…": r"\ldots{}",
@@ -20,19 +20,19 @@ TEX = {
 
 
 def number(value: Any, form: str = ".2f") -> str:
-    """Return a formatted number, or an empty text for None and NaN."""
+    """Return a formatted number, or an empty string for None and NaN."""
     return "" if value is None or pd.isna(value) else format(value, form)
 
 
 def mean_sd(mean: float | None, sd: float | None) -> str:
-    """Return `mean ± sd`; the mean alone if there is no sd, and an empty text if there is no mean."""
+    """Return `mean ± sd`, the mean alone if there is no sd, or an empty string if there is no mean."""
     return " ± ".join(filter(None, [number(mean), number(sd)]))
 
 
 def as_csv(frame: pd.DataFrame) -> str:
     """Return a frame as CSV, with ten significant digits.
 
-    A text that a spreadsheet would evaluate as a formula gets an apostrophe in front.
+    An apostrophe is put in front of any text that a spreadsheet would evaluate as a formula.
     """
     guarded = frame.map(
         lambda value: f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
@@ -77,13 +77,13 @@ def tex(text: str) -> str:
 def html(frame: pd.DataFrame) -> str:
     """Return a sortable HTML table.
 
-    The numbers of a column have one format: no decimals if all are whole, otherwise three significant digits for
-    learning rates, and two decimals for all others.
+    All numbers of a column get the same format: no decimals if all are whole, otherwise three significant digits for
+    learning rates and two decimals for other columns.
     """
     shown: dict[str, list[Any]] = {}
     for name in frame:
         numbers = [value for value in frame[name] if _is_number(value)]
-        form = ".3g" if name in ("lr", "learning rate") else "z.2f"  # z: never -0.00
+        form = ".3g" if name in ("lr", "learning rate") else "z.2f"  # z: 0.00 instead of -0.00
         if all(float(value).is_integer() for value in numbers):
             form = ".10g"
         shown[name] = [
@@ -98,7 +98,7 @@ def _is_number(value: Any) -> bool:
 
 @cache
 def template(name: str) -> Template:
-    """Return a template of a report, with the formats of this module as filters."""
+    """Load a Jinja template of a report, with the escaping functions of this module as filters."""
     brackets: dict[str, Any] = {}
     if name == "table.tex.j2":  # Jinja's {{ }} and {% %} would clash with LaTeX
         brackets = {"variable_start_string": "<<", "variable_end_string": ">>"}

@@ -1,4 +1,4 @@
-"""The report of a results folder."""
+"""Build and write the files of a report: README.md, table.csv, table.tex, seeds.csv, seeds.svg and index.html."""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ RULES = {
     "best_val": "at the best validation result (`best_val`)",
     "best_test": "at the best result on the test split itself (`best_test`)",
 }
-SHOWN = {  # headers in index.html by column of `Report.cells`
+SHOWN = {  # columns of `Report.cells` that index.html shows, with their headers
     "system": "system", "mean": "mean", "sd": "sd", "n": "n", "interval": "interval", "published": "published",
     "difference": "difference", "difference_interval": "its interval", "p_holm": "p (Holm)", "verdict": "verdict",
     "best": "best", "expected_best": "expected best", "majority_class": "at majority", "solved": "solved",
@@ -35,18 +35,20 @@ SHOWN = {  # headers in index.html by column of `Report.cells`
 
 
 class Report:
-    """The frames, tables and texts that make up the report of a results folder.
+    """The report of a results folder: its DataFrames, tables and texts.
 
     Args:
         folder: a results folder, or a `runs.jsonl` file.
-        selection: selection rule for all runs; None uses the rule of each run's recipe.
+        selection: rule that selects the tested checkpoint of all runs: `last`, `best_val` or `best_test`. None uses the
+            rule in each run's recipe.
 
     Attributes:
-        frame: one row per run, including declared runs that are missing.
+        frame: one row per run, including missing runs: those that a sweep declared but that do not exist.
         columns: one `Column` per task, protocol and selection rule.
 
     Raises:
-        UserError: if there are no runs, a file is damaged, or runs cannot share a table.
+        UserError: if there are no runs, a file is damaged, or runs of a cell or a column differ in settings that no
+            table shows.
     """
 
     def __init__(self, folder: Path, selection: str | None = None) -> None:
@@ -58,18 +60,18 @@ class Report:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs that exist; declared runs that are missing are left out."""
+        """The runs that exist, without the missing ones."""
         return present(self.frame)
 
     @cached_property
     def seeds(self) -> pd.DataFrame:
-        """The content of seeds.csv: one row per run, missing runs included."""
+        """The content of seeds.csv: one row per run, including missing runs."""
         names = [run.name if run is not None else "" for run in self.frame.run]
         return self.frame.drop(columns=INTERNAL).assign(name=names)
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """The content of table.csv: one row per system and per trivial baseline of each column."""
+        """The content of table.csv, plus three columns: one row per system and per trivial baseline of each column."""
         return pd.concat([column.rows() for column in self.columns], ignore_index=True)
 
     @cached_property
@@ -102,13 +104,13 @@ class Report:
         )  # fmt: skip
 
     def latex(self) -> str:
-        """Return table.tex: the table with caption, label and footnotes, for booktabs and threeparttable."""
+        """Return the content of table.tex: the table of results, for the LaTeX packages booktabs and threeparttable."""
         frame, systems = self.tables.results, len({cell.system for column in self.columns for cell in column.cells})
         trivial = "Below the second line: trivial baselines." if len(frame) > systems else ""
         return template("table.tex.j2").render(
             caption=" ".join(filter(None, [self._subject(), trivial, unbeaten(self.columns)])),
             label=re.sub("[^a-z0-9]+", "-", self.title.lower()).strip("-"),
-            # long headers break after commas and before (n = 3)
+            # a header is broken into lines after each comma and before `(n = 3)`
             headers=[re.sub(r"(?<=,) | (?=\(n = )", "\n", name) for name in frame.columns],
             rows=frame.values.tolist(),
             systems=systems,
@@ -117,7 +119,7 @@ class Report:
         )
 
     def page(self, panels: Mapping[str, list[str]]) -> str:
-        """Return the content of index.html, which includes its scripts and the `panels` of figures (SVG) by title."""
+        """Return the content of index.html, one file with its script and figures; `panels` has SVGs by figure title."""
         runs = self.seeds.drop(columns=CELL).dropna(axis="columns", how="all")
         first, assets = ["short", "system"], Path(__file__).with_name("assets")
         return template("page.html.j2").render(
@@ -148,7 +150,7 @@ class Report:
             "runs": len(records),
             "hours": f"{sum(sum(record.seconds.values()) for record in records) / 3600:.1f}",
             "hardware": sorted({machine.cpu if machine.device == "cpu" else machine.device for machine in machines}),
-            # only commit hashes are shortened, not "lra VERSION, installed"
+            # shorten hashes, but not "lra VERSION, installed", which runs of an installed package have as commit
             "commits": sorted({re.sub("^([0-9a-f]{9})[0-9a-f]{31}$", r"\1", commit) for commit in commits}),
         }
 
@@ -160,7 +162,7 @@ def section(column: Column) -> dict[str, Any]:
         system=rows.system.where(rows.kind == "system", "baseline: " + rows.system),
         interval=_intervals(rows.low, rows.high),
         difference_interval=_intervals(rows.difference_low, rows.difference_high),
-        # NaN, of a row without a test, is not below 0.001 and gives an empty text
+        # a row without a test has NaN, which is not below 0.001 and which `number` turns into an empty string
         p_holm=["<0.001" if p < 0.001 else number(p, ".3f") for p in rows.p_holm.astype(float)],
     )
     rates, goals = rows.lr.dropna().unique(), rows.goal.dropna().unique()
@@ -169,13 +171,13 @@ def section(column: Column) -> dict[str, Any]:
         notes.append(f"Learning rate: {rates[0]:g}.")
         rows = rows.assign(lr=None)
     if not rows.majority_class.fillna(0).any():
-        rows = rows.assign(majority_class=None)  # a column of zeros
+        rows = rows.assign(majority_class=None)  # hide a column of zeros
     filled = [name for name in SHOWN if rows[name].replace("", None).notna().any()]
     systems: dict[str, list[str]] = {}
     for cell in column.cells:
         for caveat in cell.caveats():
             systems.setdefault(caveat, []).append(cell.system)
-    everyone = len(column.cells) if len(column.cells) > 1 else None
+    everyone = len(column.cells) if len(column.cells) > 1 else None  # a single system is named, not "All systems"
     return {
         "name": column.name,
         "note": " ".join(filter(None, [*notes, unbeaten([column])])),
@@ -192,7 +194,7 @@ def _intervals(low: pd.Series, high: pd.Series) -> list[str]:
 
 
 def write_report(folder: Path, selection: str | None = None) -> Path:
-    """Write the report of `folder` into it and return the path of its README.md. For the arguments see `Report`."""
+    """Write the files of a report into its folder and return the path of README.md. For the arguments see `Report`."""
     report = Report(folder, selection)
     figure, panels = figures.drawn(report.columns)
     files = {**report.texts(), SEEDS_FIGURE: figure, PAGE: report.page(panels)}
@@ -202,7 +204,7 @@ def write_report(folder: Path, selection: str | None = None) -> Path:
 
 
 def show(page: Path) -> None:
-    """Print the part of a README.md before its figure, formatted if stdout is a terminal."""
+    """Print the README.md `page` up to its figure: formatted if stdout is a terminal, else as Markdown."""
     from rich.console import Console
     from rich.markdown import Markdown
 

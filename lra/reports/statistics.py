@@ -1,4 +1,4 @@
-"""Statistics of a report on SciPy and statsmodels, which are imported when they are first needed."""
+"""Compute the statistics of a report. Functions import SciPy and statsmodels when called, because that is slow."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ ALPHA = 0.05  # significance level of tests
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics of the test results of a cell over its seeds; None if there are too few seeds.
+    """Statistics of the test results of a cell over its seeds; a value is None if it needs more seeds.
 
     Args:
         n: number of seeds.
@@ -31,7 +31,7 @@ class Summary:
 
 
 def summarise(scores: Sequence[float], *, lower_is_better: bool = False) -> Summary:
-    """Summarise the scores of a cell, in percent or as perplexities."""
+    """Return the statistics of a cell's scores: accuracies in percent, or perplexities if `lower_is_better`."""
     n = len(scores)
     if not n:
         return Summary(0)
@@ -44,14 +44,15 @@ def summarise(scores: Sequence[float], *, lower_is_better: bool = False) -> Summ
 
 
 def mean_interval(mean: float, sd: float, n: int, floor: float, ceiling: float) -> tuple[float, float]:
-    """Return a confidence interval of the mean of bounded scores: Student's t interval of its logit, transformed back.
+    """Return the limits of a confidence interval of the mean of `n` scores between `floor` and `ceiling`.
 
-    `sd` is the sample sd (n - 1). Unlike a t interval of the mean itself, the interval never exceeds the bounds.
+    It is Student's t interval of the logit of the mean, transformed back, so that it stays between these bounds. `sd`
+    is the sample standard deviation of the scores (n - 1).
 
-    The logit is log((mean - floor) / (ceiling - mean)), or log(mean - floor) without a ceiling; its standard error is
-    the standard error of the mean times the slope of the logit at the mean. For three to five seeds with accuracies
-    near 98 %, the coverage of these intervals is 90 to 93 %, that of t intervals 80 %, and that of percentile
-    bootstraps 65 to 72 % (simulated, beta distribution, sd 3).
+    The logit is log((mean - floor) / (ceiling - mean)), or log(mean - floor) if `ceiling` is infinite. The standard
+    error of the logit is that of the mean times the slope of the logit at the mean. For three to five seeds with
+    accuracies near 98 %, the coverage of these intervals is 90 to 93 %, that of t intervals 80 %, and that of
+    percentile bootstraps 65 to 72 % (simulated, beta distribution, sd 3).
 
     Source: `svyciprop(method="xlogit")` of the R package `survey`.
     """
@@ -61,12 +62,12 @@ def mean_interval(mean: float, sd: float, n: int, floor: float, ceiling: float) 
         return mean, mean
     below, above = mean - floor, ceiling - mean
     factor = math.exp(float(t.ppf((1 + LEVEL) / 2, n - 1)) * sd / math.sqrt(n) * (1 / below + 1 / above))
-    step, odds = below * (factor - 1), below / above  # the odds are divided or multiplied by the factor
+    step, odds = below * (factor - 1), below / above  # odds of the limits: odds / factor, odds * factor
     return mean - step / (factor + odds), mean + step / (1 + factor * odds)
 
 
 def expected_best(scores: Sequence[float], *, lower_is_better: bool = False) -> float:
-    """Return the mean of the best of n draws, with replacement, from n scores.
+    """Return the expected best of n draws with replacement from the n `scores`.
 
     Source: Dodge et al., "Show Your Work", EMNLP 2019: the expected maximum under the empirical distribution.
     """
@@ -77,7 +78,7 @@ def expected_best(scores: Sequence[float], *, lower_is_better: bool = False) -> 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Difference of the mean scores of two cells, with its tests; None where no test can be made.
+    """Difference of the mean scores of two cells, with tests of it; a value is None if it needs more seeds.
 
     Args:
         low, high: limits of Welch's t interval of the difference, clipped to [-100, 100] for accuracies.
@@ -94,7 +95,7 @@ class Comparison:
     lower_is_better: bool = False
 
     def word(self, p: float | None = None) -> str:
-        """Return `better`, `worse`, `equivalent`, `undecided` or `untested`; `p`, if given, is a corrected p-value."""
+        """Return `better`, `worse`, `equivalent`, `undecided` or `untested`; a corrected `p` replaces the t-test's."""
         p = self.p if p is None else p
         if p is None or self.difference is None:
             return "untested"
@@ -108,12 +109,13 @@ class Comparison:
 def compare(
     first: Sequence[float], other: Sequence[float], margin: float, *, lower_is_better: bool = False
 ) -> Comparison:
-    """Return the mean of `first` minus the mean of `other`, with tests of this difference."""
+    """Compare two cells by their scores: the difference is the mean of `first` minus the mean of `other`."""
     from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
     if not first or not other:
         return Comparison()
     difference = fmean(first) - fmean(other)
+    # Welch's t-test needs two seeds in each cell and a variance above zero
     if min(len(first), len(other)) < 2 or (stdev(first) == 0 and stdev(other) == 0):
         return Comparison(difference, margin=margin, lower_is_better=lower_is_better)
     means = CompareMeans(DescrStatsW(first), DescrStatsW(other))
@@ -144,7 +146,7 @@ def median_steps(steps: Sequence[float | None]) -> float | None:
     """Return the number of steps after which half of the seeds have solved a task; None if fewer than half do.
 
     Args:
-        steps: steps until each seed solved the task; None for a seed that did not.
+        steps: number of steps until each seed solved the task; None for a seed that did not.
     """
     middle = median_low(math.inf if count is None else count for count in steps) if steps else math.inf
     return middle if math.isfinite(middle) else None

@@ -1,4 +1,4 @@
-"""The tables of a report as text: one row per system, one column per task, with footnotes."""
+"""Format the tables of a report as text, with one row per system, one column per task, and footnotes."""
 
 from collections.abc import Iterable
 from statistics import multimode
@@ -20,7 +20,7 @@ class Footnotes:
         self.letters: dict[str, str] = {}
 
     def mark(self, texts: list[str]) -> str:
-        """Return the superscript letters of these footnotes; an empty text if there are none."""
+        """Return the letters of these footnotes as superscript, or an empty string if there are none."""
         for text in texts:
             count = len(self.letters)  # the letter after z is aa, then bb
             self.letters.setdefault(text, ascii_lowercase[count % 26] * (count // 26 + 1))
@@ -31,7 +31,7 @@ class Tables:
     """The tables of a report.
 
     Attributes:
-        results: test results, with the trivial baselines in the last rows.
+        results: test results; the last rows are trivial baselines.
         solved: number of seeds that reached the goal of each task; empty if no task has a goal.
         steps: median steps to the goal; empty if there are no medians.
         notes: texts of the footnotes by letter.
@@ -55,9 +55,9 @@ def _results(columns: list[Column], systems: dict[str, str], notes: Footnotes) -
     }
     for column in columns:
         cells = {cell.system: cell for cell in column.cells}
-        # the header names the most common number of seeds; cells with another one get a footnote
+        # the header states the most common number of seeds; cells with another number get a footnote
         [count, *_] = sorted(multimode(cell.summary.n for cell in column.cells))
-        # a caveat of all cells with results is marked once, in the header
+        # the header marks a caveat that applies to all cells with results, so that the cells need not
         first, *others = [list(cell.caveats()) for cell in column.cells if cell.scores] or [[]]
         shared = [text for text in first if others and all(text in other for other in others)]
         title = f"{column.name} (n = {count})" + ", perplexity" * column.lower_is_better

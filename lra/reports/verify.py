@@ -16,17 +16,18 @@ from lra.records.record import RunRecord
 from lra.records.runs import Run
 from lra.reports import Report
 
-WIDTH = 120  # maximum number of characters printed of a line that does not match
-NAMED = ("# Results: ", r"\label{tab:")  # lines that contain the folder's name, which a copy may change
+WIDTH = 120  # maximum number of characters printed from a line that does not match
+NAMED = ("# Results: ", r"\label{tab:")  # beginnings of lines with the folder's name: a copy of it may have another
 
 
 def verify(folder: Path, selection: str | None = None) -> tuple[int, list[str]]:
     """Recompute the report of a results folder and list mismatches; for the arguments see `Report`.
 
-    Checks the SHA-256 of every record and of the files that it lists, the accuracy of each run against its predictions,
-    its best and last validation results against its metrics, README.md, and those other text files of the report that
-    exist. Weights and samples may be deleted. Figures and index.html are not checked because they depend on the
-    version of matplotlib, and test losses because they cannot be recomputed.
+    For each run, checks the SHA-256 of its configuration and of the files that its record lists, its test accuracy
+    against its predictions, and its best and last validation results against its metrics. Then compares README.md, and
+    other text files of the report if they exist, with recomputed ones. Weights and samples may be deleted. Figures and
+    index.html are not checked because they depend on the version of matplotlib, nor test losses because predictions
+    do not determine them.
 
     Returns:
         The number of runs, and one line for each mismatch.
@@ -40,7 +41,7 @@ def verify(folder: Path, selection: str | None = None) -> tuple[int, list[str]]:
     ]
     for name, text in report.texts().items():
         path = report.folder / name
-        if name == README or path.exists():  # a folder of kept runs may have no other text file
+        if name == README or path.exists():  # only README.md is required: results/ keeps no other text file
             mismatches += map(printable, difference(path, text))
     return len(report.runs), mismatches
 
@@ -65,7 +66,8 @@ def faults(run: Run, results: Path) -> Iterator[str]:
         yield f"test.{record.selection} has {_said(*stated)}; {PREDICTIONS} gives {_said(*found)}"
     counts = [(int((labels == c).sum()), int((predicted[labels == c] == c).sum())) for c in np.unique(labels)]
     classes = {name: (group.examples, group.correct) for name, group in record.diagnostics.get("class", {}).items()}
-    if classes and [*classes.values()] != counts:  # groups are in the order of the labels; their names do not matter
+    # compared in the order of the labels, because predictions have no class names
+    if classes and [*classes.values()] != counts:
         yield f"diagnostics.class is {classes}; {PREDICTIONS} gives {counts}"
 
 
@@ -75,7 +77,7 @@ def _said(correct: int, examples: int, accuracy: float) -> str:
 
 def _of_files(run: Run, folder: Path) -> Iterator[str]:
     """Yield a message for each file of a run that is missing or differs from the digest in its record."""
-    # kept runs have no such files: they are written again, byte for byte as the run wrote them
+    # metrics.jsonl and predictions.npy are rebuilt in memory, byte for byte, because kept runs lack these files
     array = io.BytesIO()
     if run.predictions is not None:
         np.save(array, run.predictions)
