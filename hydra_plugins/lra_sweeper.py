@@ -1,4 +1,7 @@
-"""Sweepers of lra-train. Every Hydra application imports this module, so it imports lra and Optuna late."""
+"""Hydra sweepers of lra-train.
+
+Every Hydra application imports this module, so lra and Optuna are imported in functions, when they are needed.
+"""
 
 from contextlib import suppress
 from pathlib import Path
@@ -13,14 +16,14 @@ def _refuse_chdir(config: DictConfig) -> None:
     from lra.core.errors import UserError
 
     if config.hydra.job.chdir:
-        raise UserError("hydra.job.chdir=true: paths of lra are relative to the working directory; leave it out")
+        raise UserError("hydra.job.chdir=true: paths of lra are relative to the working directory; omit it")
 
 
 class LraSweeper(Sweeper):
-    """`hydra/sweeper: lra`. Plan all cells, skip finished runs, launch the others, and write the report.
+    """Default sweeper, `hydra/sweeper=lra`: it plans all cells, launches unfinished runs and writes the report.
 
     Args:
-        params: overrides by key that the command line replaces, as for Hydra's basic sweeper.
+        params: default overrides by key, which the command line replaces, as in Hydra's basic sweeper.
     """
 
     def __init__(self, params: dict[str, Any] | None = None) -> None:
@@ -37,10 +40,10 @@ class LraSweeper(Sweeper):
 
 
 class OptunaSearch(Sweeper):
-    """`hydra/sweeper=optuna`. Search with hydra-optuna-sweeper, and print the best settings of each system.
+    """Sweeper `hydra/sweeper=optuna`: it runs hydra-optuna-sweeper and prints the best settings of each system.
 
     Args:
-        options: those of `OptunaSweeper`.
+        options: keyword arguments of `OptunaSweeper`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -66,7 +69,7 @@ class OptunaSearch(Sweeper):
             self.sweeper.sweep(arguments)
         except Paused as pause:
             say(pause.line)
-            with suppress(UserError, SystemExit):
+            with suppress(UserError, SystemExit):  # exit with the code of the pause instead
                 search.conclude(Path(self.config.out), overrides)
             raise SystemExit(pause.code) from None
         search.conclude(Path(self.config.out), overrides)

@@ -33,7 +33,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is asked for, so that importing `lra` takes no time."""
+    """Return a public object, whose module is imported at the first access, so that `import lra` is fast."""
     if name not in _MODULES:
         raise AttributeError(f"module 'lra' has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

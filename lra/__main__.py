@@ -1,4 +1,4 @@
-"""The console commands, and the page that `lra` prints."""
+"""Run the console commands, and print the overview page of `lra`."""
 
 import io
 import logging
@@ -23,10 +23,10 @@ COMMANDS = {
     "lra-new": ("lra.cli.new", "write an attention or a task of your own into this folder, ready to run"),
     "lra-bench": ("lra.cli.bench", "measure time and memory of steps, layers and models"),
 }
-WIDEST, NAMES = 100, 14  # widths in columns: of a line, and of a name before its description
-PURPOSES = ("Smoke", "Benchmark", "Paper", "Study")
+WIDEST, NAMES = 100, 14  # in columns: maximum width of a line, and width of names before descriptions
+PURPOSES = ("Smoke", "Benchmark", "Paper", "Study")  # first words of experiments, by which they are sorted
 FIRST = ("smoke", "small_listops", "demo", "hour", "table1_small", "table1", "lra", "pretraining_small")
-"""The experiments that are listed without `--all`."""
+"""Experiments of lra that are listed without `--all`; experiments of the user are always listed."""
 START = {
     "lra train experiment=smoke": "check that everything runs: seconds",
     "lra train experiment=small_listops train.steps=800": "one small run",
@@ -39,25 +39,26 @@ START = {
 
 @contextmanager
 def robust_output() -> Iterator[None]:
-    """Context manager that escapes characters which stdout cannot encode, and ends quietly if its reader has left."""
+    """Context manager that escapes characters that stdout cannot encode, and exits quietly if the pipe is closed."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         yield
-    except BrokenPipeError:  # `lra | head -3`
+    except BrokenPipeError:  # the reader has closed the pipe, as in `lra | head -3`
         raise SystemExit(FAILED) from None
     finally:
         try:
             print(end="", flush=True)
-        except BrokenPipeError:  # the flush at the end of Python would fail again and print a traceback
+        except BrokenPipeError:
+            # Redirect stdout to /dev/null, because the flush when Python exits would fail again and print a traceback
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        except OSError:  # a full disk: Python reports it at its end
+        except OSError:  # such as a full disk, which Python reports when it exits
             pass
 
 
 @robust_output()
 def main() -> None:
-    """Run one command, as in `lra train` or `python -m lra train`, or list everything that can be chosen."""
+    """Run one command, as in `lra train` or `python -m lra train`, or print the overview page."""
     words = {name.removeprefix("lra-"): name for name in COMMANDS}
     word = sys.argv[1] if sys.argv[1:] else "--help"
     if word in words:
@@ -74,10 +75,10 @@ def main() -> None:
 
 @robust_output()
 def start(name: str) -> None:
-    """Import a command and run it; Ctrl-C ends it with one line."""
+    """Import the module of a command and run it. Ctrl-C ends the command with a one-line message."""
     if sys.platform == "win32":
         sys.exit(f"{name}: error: lra runs on Linux and macOS; on Windows it runs in WSL")
-    logging.raiseExceptions = False  # `--info` logs to stdout; a logged line that nobody reads prints no traceback
+    logging.raiseExceptions = False  # print no traceback if `--info` logs to a closed pipe
     try:
         import_module(COMMANDS[name][0]).main()
     except KeyboardInterrupt:
@@ -86,11 +87,11 @@ def start(name: str) -> None:
 
 
 def contents(commands: dict[str, str], every: bool = False) -> str:
-    """Return the page of `lra`, as wide as the terminal but at most 100 columns.
+    """Return the text that `lra` prints, as wide as the terminal but at most 100 columns.
 
     Args:
         commands: descriptions by name.
-        every: list all experiments instead of the first eight.
+        every: list all experiments instead of those in `FIRST` and of the user.
     """
     experiments = _experiments()
     if not every:
@@ -109,20 +110,20 @@ def contents(commands: dict[str, str], every: bool = False) -> str:
 
 
 def _lines(rows: dict[str, str], width: int, column: int | None = None) -> list[str]:
-    """Return one line per row, with the description at `column`, by default after the longest name."""
+    """Return one line per name and description. Names are padded to `column` characters; default: longest name."""
     column = column or max(map(len, rows))
     room = {name: max(width - 4 - max(column, len(name)), NAMES) for name in rows}
     return [f"  {name:{column}}  {textwrap.shorten(does, room[name], placeholder=' …')}" for name, does in rows.items()]
 
 
 def _options(group: str) -> dict[str, str]:
-    """Return the first sentence of each option file by name, files of the user last."""
+    """Return the first sentence of each option file of a config group by option name, with the user's options last."""
     paths = [path for folder in (conf_dir(), USER_OPTIONS) for path in sorted((folder / group).glob("*.yaml"))]
     return {path.stem: first_sentence(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def _experiments() -> dict[str, str]:
-    """Return the first sentence of each experiment by name, sorted by the purpose that it begins with."""
+    """Return the first sentence of each experiment by name, in the order of `PURPOSES`, which begin the sentences."""
 
     def position(option: tuple[str, str]) -> tuple[int, str]:
         purpose = re.split("[:,]", option[1])[0]
@@ -132,10 +133,14 @@ def _experiments() -> dict[str, str]:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of the comment at the head of a YAML file, up to the year of its source."""
+    """Return the first sentence of the comment at the head of a YAML file, without the line `# @package`.
+
+    A question mark, a semicolon, a cited year such as `2021),` or a colon before a command also ends it.
+    """
     lines = [line for line in text.splitlines() if not line.startswith("# @")]
     end = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
     comment = " ".join(line.lstrip("# ") for line in lines[:end])
+    # A full stop of the abbreviations "al." and "eq." does not end a sentence.
     sentences = re.split(r"(?<!\bal)(?<!\beq)\.\s+(?=[A-Z]|experiment=)|(?<=\?)\s|(?<=\d\)),\s|;\s|:\s+lra-", comment)
     return sentences[0].rstrip(". ")
 

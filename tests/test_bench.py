@@ -90,7 +90,7 @@ def test_the_straightforward_step_is_the_same_step(task: str, protocol: str, sys
     ("subject", "message"),
     [
         ("simpel", "attention=simpel: no such option; did you mean 'simple'"),
-        ("straightforward:linear", "straightforward forms exist of"),
+        ("straightforward:linear", "only simple and softmax have a straightforward form"),
         ("'simple model.dpeth=3'", "did you mean 'model.depth'"),
     ],
 )

@@ -118,7 +118,7 @@ def test_jpeg_copies_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("train.images.u8.xz", b"no xz", "train.images.u8.xz: not readable"),
         ("train.images.u8.xz", lzma.compress(b"a" * 1024), "train.images.u8.xz: 1,024 bytes, expected 35,840"),
         ("test.labels.u8", b"\0" * 6 + b"\x0b", "test has the label 11, expected 0 to 9"),
-        ("test.labels.u8", None, "test.labels.u8: no such file; it belongs to .*train.images.u8.xz"),
+        ("test.labels.u8", None, "test.labels.u8: no such file; expected all of .*train.images.u8.xz"),
     ],
 )
 def test_bad_copies_are_refused(tmp_path: Path, name: str, data: bytes | None, message: str) -> None:

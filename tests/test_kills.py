@@ -17,6 +17,7 @@ import pytest
 from forked import TINY, Child, children, results
 
 import lra.__main__ as commands
+import lra.runs.run  # noqa: F401  # children have it: a kill at a random moment seldom meets them while they import
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are found in /proc")
 

@@ -109,14 +109,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     files = official()
     del files["new_aan_pairs.eval.tsv"]
     at = data_config(tmp_path / "cache", folder(tmp_path, files))
-    refuses(Matching(max_length=97, limit=None), at, "new_aan_pairs.eval.tsv: no such file; it belongs to")
+    refuses(Matching(max_length=97, limit=None), at, "new_aan_pairs.eval.tsv: no such file; expected all of")
 
 
 def test_without_data_the_error_names_the_files_and_the_other_task(tmp_path: Path) -> None:
     for data in (None, tmp_path):
-        message = r"Put there: .*lra_release.gz \(7.7 GB\).*task=acl_matching"
+        message = r"Put into the data folder: .*lra_release.gz \(7.7 GB\).*task=acl_matching"
         refuses(Matching(max_length=97, limit=None), data_config(tmp_path / "cache", data), message)
-    message = "Put there: the folder acl_pairs with docs.jsonl.xz"
+    message = "Put into the data folder: the folder acl_pairs with docs.jsonl.xz"
     refuses(AclMatching(max_length=97, limit=None), data_config(tmp_path / "cache"), message)
 
 

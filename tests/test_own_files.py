@@ -316,7 +316,7 @@ BAD = {
     "a tab in a quoted cell": ("x.tsv", 'text\tlabel\na\t1\n"b\tc"\t0\n', "x.tsv:3: a quoted cell has a tab"),
     "text that begins with a quotation": ("x.tsv", 'text\tlabel\na\t1\n"b" c\t0\n', "x.tsv:3: not CSV: "),
     "a blank before a quote mark": ("x.csv", 'label, text\na, "b"\nc, d\n', "x.csv:2: a blank before a quote mark"),
-    "joined files": ("x.csv", "text,label\na,1\nb,0\ntext,label\nc,1\n", "x.csv:4: a header; remove this line"),
+    "joined files": ("x.csv", "text,label\na,1\nb,0\ntext,label\nc,1\n", "x.csv:4: the header again; remove this line"),
     "a pointer": ("x.csv", "version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "x.csv: a Git LFS pointer"),
     "no parquet": ("x.parquet", "a", "x.parquet: not readable"),
     "a truncated file": ("x.jsonl.xz", lzma.compress(b'{"text": "a", "label": 1}\n')[:-9], "x.jsonl.xz: not readable"),

@@ -157,7 +157,7 @@ def test_missing_data_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "data").mkdir()
     monkeypatch.setenv("HF_HUB_OFFLINE", str(int(offline)))
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-    message = rf"stanfordnlp/imdb .*: not in {tmp_path / 'data'}, .* Put there: imdb/train.jsonl"
+    message = rf"stanfordnlp/imdb .*: not in {tmp_path / 'data'}, .* Put into the data folder: imdb/train.jsonl"
     refuses(imdb(), data_config(tmp_path / "cache", tmp_path / "data"), message)
 
 

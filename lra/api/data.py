@@ -1,4 +1,4 @@
-"""`lra.data`: the prepared data of a task as PyTorch and Hugging Face data sets."""
+"""`lra.data`: prepare the data of a task and return them as PyTorch and Hugging Face data sets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Data:
     """Prepared data of a task.
 
     Attributes:
-        train: `torch.utils.data.Dataset` of rows, see `lra.datasets.rows.Rows`; likewise `val` and `test`.
+        train: PyTorch dataset of the training examples, see `lra.datasets.rows.Rows`; `val` and `test` likewise.
         spec: `vocab_size` with padding, `pad_id`, `max_len`, `classes`, `documents` per example, `objective`.
         classes: names of the classes; empty for tasks that do not classify.
         baselines: test scores of trivial baselines by name: accuracy in percent, or perplexity.
@@ -45,26 +45,29 @@ class Data:
     collate = staticmethod(collate)
 
     def decode(self, row: Mapping[str, Any]) -> Any:
-        """Return a row's text, its picture as grey values [side, side] uint8, or a list of the two texts of a pair.
+        """Return the text of an example, its picture (grey values [side, side] uint8), or a list of a pair's texts.
 
-        Tokens without a text are returned as numbers separated by spaces.
+        Tokens that do not stand for text or pixels are returned as numbers separated by spaces.
+
+        Args:
+            row: an item of `train`, `val` or `test`.
         """
         tokenizer = self._task.folder / TOKENIZER
         ids = [np.asarray(values) for key, values in row.items() if key.startswith("tokens")]
-        # Without padding, which the builder cannot decode.
+        # `collate` adds padding, which the builder cannot decode.
         documents = [self._builder.decode(document[document != self.spec.pad_id], tokenizer) for document in ids]
         return documents[0] if len(documents) == 1 else documents
 
     def to_datasets(self) -> "datasets.DatasetDict":
-        """Return the splits `train`, `validation` and `test` with their features and the names of classes.
+        """Return a `DatasetDict` of the splits `train`, `validation` and `test`, with feature types and class names.
 
-        Tokens are not copied where they are stored in the order of the rows. There is no `validation` where the task
-        validates on the test split. The targets of tasks that do not classify are -100 at positions without one; a row
-        of a language model is a document.
+        `validation` is missing if the task validates on the test split. For tasks that do not classify, `targets` is
+        -100 at positions that are not scored. For language models each row is a document. Tokens are not copied if they
+        are stored in the order of the rows.
         """
         from datasets import DatasetDict
 
-        splits = {NAMES[rows.name]: rows for rows in (self.train, self.val, self.test)}  # val may be test
+        splits = {NAMES[rows.name]: rows for rows in (self.train, self.val, self.test)}  # `val` may be the test split
         return DatasetDict({name: rows.dataset(self.classes, self.digest) for name, rows in splits.items()})
 
     def __repr__(self) -> str:
@@ -72,14 +75,14 @@ class Data:
 
 
 def data(task: str, *overrides: str) -> Data:
-    """Prepare the data of a task as `lra-prepare task=TASK OVERRIDES`, and open them.
+    """Prepare the data of a task, as `lra-prepare task=TASK OVERRIDES` does, and return them.
 
     Args:
-        task: option of `task=`.
+        task: name of an option of `task=`.
         overrides: as on the command line, such as `protocol=strict`.
 
     Raises:
-        UserError: a mistake, or data that are missing or damaged.
+        UserError: a mistake in an override, or data that are missing or damaged.
     """
     with composed_command("prepare", (f"task={task}", *overrides)) as config:
         settings = configure.part(PrepareSettings, config)

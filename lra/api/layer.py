@@ -1,4 +1,4 @@
-"""`lra.attention`: the mechanisms as layers of any PyTorch model; `lra.check`: their correctness checks."""
+"""`lra.attention`: build an attention layer for any PyTorch model; `lra.check`: run its correctness checks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ class AttentionLayer(nn.Module):
 
     Its weights can have any floating-point type; bf16 and fp16 compute as under autocast. In training each call takes
     one number from torch's generator as the seed of dropout and, every `redraw_every` calls, of random features. In
-    evaluation nothing is drawn.
+    evaluation mode nothing is drawn.
 
     Attributes:
-        name: option of `attention=`.
+        name: name of the option of `attention=`.
         options: values of all options of the mechanism.
         mixer: the module that computes the outputs.
     """
@@ -58,10 +58,10 @@ class AttentionLayer(nn.Module):
             mask: bool [B, L], True at real positions; None if there is no padding or the mechanism is not `maskable`.
 
         Returns:
-            [B, L, D], in the type of x or that of autocast.
+            [B, L, D], with the dtype of x or that of autocast.
 
         Raises:
-            UserError: x or mask has another shape or type.
+            UserError: x or mask has another shape or dtype, or there is a mask and the mechanism is not `maskable`.
         """
         config = self.mixer.config
         if x.dim() != 3 or x.shape[2] != config.dim or not 1 <= x.shape[1] <= config.max_positions:
@@ -79,23 +79,23 @@ class AttentionLayer(nn.Module):
         return ", ".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
 
     def _draw(self, documents: int) -> None:
-        """Seed the noise of this call."""
-        seed = int(torch.randint(2**62, ()))  # the only draw from torch's generator, so that manual_seed repeats it
+        """Seed dropout and random features for a training call on a batch of `documents` documents."""
+        seed = int(torch.randint(2**62, ()))  # the only draw from torch's generator, so manual_seed repeats calls
         set_keys(self.mixer, seed=seed, step=0, documents=range(documents))
         if self.mixer.redraw_every is None:
             return
-        # Activation checkpointing restores torch's generator and repeats a call: its seed names the features again.
+        # Activation checkpointing restores torch's generator and repeats a call: the same seed finds the same features.
         if seed not in self._features:
             is_due = self._calls % self.mixer.redraw_every == 0
             self._features[seed] = seed if is_due else next(reversed(self._features.values()))
             self._calls += 1
-            if len(self._features) > REPEATABLE:  # dicts keep insertion order: the oldest goes
+            if len(self._features) > REPEATABLE:  # remove the oldest: dicts keep insertion order
                 del self._features[next(iter(self._features))]
         self.mixer.redraw(self._features[seed], 0)
 
 
 def attentions() -> list[str]:
-    """Return the names that `attention` takes: those of this package, and your own below `lra_options`."""
+    """Return the names that `attention` accepts: those of this package, and your own in `lra_options/attention`."""
     own = (USER_OPTIONS / "attention").glob("*.yaml")
     return sorted([*choices("attention"), *(path.stem for path in own)])
 
@@ -118,12 +118,12 @@ def attention(
         name: one of `attentions()`.
         width: D of the model.
         heads: number of heads; divides `width`.
-        max_len: largest number of positions.
+        max_len: maximum number of positions of an input.
         dropout: probability, for mechanisms with dropout.
         causal: compute the causal form: an output depends on no later position.
         bias: add biases to the projections.
         out_proj: apply an output projection to the heads.
-        options: options of the mechanism, such as {"window": 32}; its YAML file sets those left out.
+        options: options of the mechanism, such as {"window": 32}; the others have the values of its YAML file.
 
     Raises:
         UserError: a value is out of range, or the values do not fit together.
@@ -154,7 +154,7 @@ class CheckReport:
     """Results of `check`.
 
     Args:
-        results: one for each check that ran, with its `verdict`: passed, failed or skipped (does not apply).
+        results: one result per check; its `verdict` is passed, failed or skipped (the check does not apply).
         text: output of `lra-check`.
     """
 
@@ -171,11 +171,11 @@ class CheckReport:
 
 
 def check(attention: str | AttentionLayer | Callable[[MixerConfig], Mixer], *overrides: str) -> CheckReport:
-    """Run the correctness checks on an attention, as `lra-check` does.
+    """Run the correctness checks on an attention, as `lra-check` does, and return their results.
 
     Args:
         attention: name of an option, layer that `lra.attention` returned, or subclass of `lra.mixers.Mixer`.
-        overrides: as on the command line.
+        overrides: as on the command line of `lra-check`.
 
     Raises:
         UserError: the mixer cannot be built.
@@ -191,6 +191,6 @@ def check(attention: str | AttentionLayer | Callable[[MixerConfig], Mixer], *ove
     else:
         name, make = getattr(attention, "__name__", type(attention).__name__), attention
     lines: list[str] = []
-    with torch.random.fork_rng(devices=[]):  # the checks have seeds of their own
+    with torch.random.fork_rng(devices=[]):  # the checks set seeds; fork_rng restores the caller's
         results = examine(name, make, settings, lines.append)
     return CheckReport(tuple(results), "\n".join(lines))

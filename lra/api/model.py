@@ -1,4 +1,4 @@
-"""A trained model from the folder of its run: predictions for new examples."""
+"""Load a trained model from the folder of its run, and classify new examples."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class TrainedModel:
         configure.refuse_untrusted(config, packages)
         self._builder: TaskBuilder = configure.build(config["task"], "task", kind=TaskBuilder)()
         self.module = architecture(config["attention"], parsed(Architecture, config["model"], "model."))(self._spec)
-        # After the build, which imports the user's modules: the code that will compute is the one to compare.
+        # After the build, which imports the user's modules, so that the imported code is compared with the record.
         for file, sha256 in code.fingerprints(*code.targets(config)).items():
             if config.get("code", {}).get(file) != sha256:
                 raise UserError(f"{folder}: the code in {file} has changed since the run; restore it, or train again")
@@ -68,7 +68,7 @@ class TrainedModel:
         self._tokenizer = folder / TOKENIZER
 
     def predict(self, examples: Iterable[Example] | str, *, batch: int = 32) -> list[Prediction]:
-        """Classify examples.
+        """Return the predicted class of each example, with probabilities.
 
         Args:
             examples: texts or token ids; pairs of them for tasks with two documents. Texts are cut as in
@@ -76,7 +76,7 @@ class TrainedModel:
             batch: number of examples computed together.
 
         Returns:
-            A prediction for each example, in order.
+            One prediction per example, in the order of `examples`.
 
         Raises:
             UserError: an example does not fit the task, or an output is not finite.
@@ -141,8 +141,8 @@ def model(folder: str | Path, *, packages: Sequence[str] = ()) -> TrainedModel:
     """Load the model of a finished run.
 
     Args:
-        folder: of the run, with `weights.safetensors`.
-        packages: packages of your own attention or task, as in `lra-train packages=[...]`.
+        folder: folder of the run, with `weights.safetensors`.
+        packages: trusted packages besides lra that define the run's attention or task, as in `packages=[...]`.
 
     Raises:
         UserError: the weights were not kept or are not those of the record, or the code has changed since the run.

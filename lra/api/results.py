@@ -1,4 +1,4 @@
-"""Results of runs as pandas DataFrames, by the code of the reports."""
+"""Read results folders into pandas DataFrames, compare systems and write reports."""
 
 import math
 from functools import cached_property
@@ -15,6 +15,7 @@ from lra.reports.statistics import Comparison
 from lra.reports.statistics import compare as compare_scores
 
 Rule = Literal["best_val", "last", "best_test"]
+# Columns that identify the run of a row.
 NAMES = ["protocol", "selection", "task", "short", "system", "attention", "variant", "settings", "metric", "seed"]
 
 
@@ -33,7 +34,7 @@ class Results(Report):
             {name: value for name, value in line.items() if not isinstance(value, list)} | {"index": index}
             for index, run in self._runs()
             for line in run.metrics
-            if "phase" not in line
+            if "phase" not in line  # lines with a phase are of self-pretraining
         ]
         frame = self._named(pd.DataFrame(lines, columns=None if lines else ["index", "step", "val_loss"]))
         return frame.assign(val_perplexity=np.exp(frame.val_loss.astype(float).clip(upper=700)))  # exp(710) overflows
@@ -56,7 +57,7 @@ class Results(Report):
         return self._named(frame)
 
     def system(self, name: str, *, task: str | None = None, protocol: str | None = None) -> pd.DataFrame:
-        """Return the runs of a system on a task, for `lra.compare`.
+        """Return the runs of a system on a task, one per row, for `lra.compare`.
 
         `task` (full or short name) and `protocol` may be left out if the system has only one. Raises UserError.
         """
@@ -78,7 +79,7 @@ class Results(Report):
         return [(index, run) for index, run in enumerate(self.frame.run) if run is not None]
 
     def _named(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Add the names of each row's run; they are categories, which take little memory."""
+        """Return `frame` with the columns `NAMES` of each row's run. Names are categories, which take little memory."""
         names = self.frame[NAMES].astype({name: "category" for name in NAMES if name != "seed"})
         taken = names.take(frame["index"].astype(int).to_numpy()).reset_index(drop=True)
         return pd.concat([taken, frame.drop(columns="index").reset_index(drop=True)], axis=1)
@@ -88,11 +89,11 @@ class Results(Report):
 
 
 def load(path: str | Path, *, selection: Rule | None = None) -> Results:
-    """Read a results folder, or a `runs.jsonl`.
+    """Return the results in a results folder or in a `runs.jsonl` file.
 
     Args:
         path: a folder with runs below it or kept runs in it, or a `runs.jsonl` file.
-        selection: a selection rule for all runs; default: the one of each run's protocol.
+        selection: a selection rule for all runs; default: the rule of each run's protocol.
 
     Raises:
         UserError: there is nothing to read, a file is damaged, or the runs cannot be compared.
@@ -101,11 +102,11 @@ def load(path: str | Path, *, selection: Rule | None = None) -> Results:
 
 
 def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = None) -> Comparison:
-    """Compare two systems by Welch's t-test, first minus other, in points of accuracy or of perplexity.
+    """Return Welch's t-test of two systems: first minus other, in percentage points or units of perplexity.
 
     Args:
-        first, other: runs of a system, from `Results.system` of one results folder or of two.
-        margin: smaller differences count as irrelevant; above 0; default: `sweep.margin`.
+        first, other: runs of a system, as `Results.system` returns them, from one results folder or two.
+        margin: positive; smaller differences count as irrelevant; default: `sweep.margin`.
 
     Raises:
         UserError: the systems were not run on the same task and data under one protocol, or `margin` is not above 0.
@@ -118,7 +119,8 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
         raise UserError(
             f"{first.system.iloc[0]} on {here} and {other.system.iloc[0]} on {there}: expected one task and protocol"
         )
-    if not first[CELL].iloc[0].equals(other[CELL].iloc[0]):  # one cell of two folders has its seeds twice
+    # Not if both are the same cell, from two folders: its seeds would be refused as repeated.
+    if not first[CELL].iloc[0].equals(other[CELL].iloc[0]):
         refuse_hidden_differences(pd.concat([first, other]))
     runs = present(first)
     lower = bool(runs) and runs[0].record.metric == "perplexity"

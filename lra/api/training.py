@@ -1,4 +1,4 @@
-"""`lra.compose` and `lra.train`: one run from Python, with the records, locks and messages of `lra-train`."""
+"""`lra.compose` and `lra.train`: train one run from Python, with records, locks and messages as in `lra-train`."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from lra.runs.build import Job, assemble, run_folder
 from lra.runs.run_folder import NO_RECORD, RunFolder, Status
 from lra.runs.settings import Settings, settings_of
 
-_ONE_AT_A_TIME = threading.RLock()  # Hydra and PyTorch keep settings of the whole process; threads take turns
+_ONE_AT_A_TIME = threading.RLock()  # Hydra and PyTorch have process-wide settings, so threads take turns
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Configuration:
     folder: Path
 
     def describe(self) -> dict[str, Any]:
-        """Return parameters, learning rates [step, rate], tokens and FLOPs of a step.
+        """Return the number of parameters, learning rates as [step, rate], and tokens and FLOPs of one step, by name.
 
         `lra-train describe=true` prints the same values, and also times a step.
         """
@@ -59,7 +59,7 @@ class Trained:
 
     @property
     def status(self) -> str:
-        """finished or diverged."""
+        """Status of the run: finished or diverged."""
         return self.record.status
 
     @property
@@ -69,15 +69,17 @@ class Trained:
 
     @property
     def score(self) -> float | None:
-        """Test accuracy in percent, or perplexity, of the weights that the protocol selects; None if it diverged."""
+        """Test accuracy in percent, or perplexity, of the weights that the protocol selects; None after divergence."""
         return self.record.score(self.record.selection)
 
 
 def compose(*overrides: str) -> Configuration:
-    """Compose the run of `lra-train OVERRIDES`. If the preset is a sweep, the overrides select one of its runs.
+    """Return the checked configuration of the run `lra-train OVERRIDES`.
+
+    If the overrides choose a preset that is a sweep, they must also choose one of its runs.
 
     Raises:
-        UserError: a mistake, with the key, the expected and the found value.
+        UserError: a mistake; the message has the key, the expected and the found value.
     """
     with composed_command("train", overrides) as config:
         settings, cell = _run_of(config)
@@ -85,15 +87,17 @@ def compose(*overrides: str) -> Configuration:
 
 
 def train(run: Configuration | str, *overrides: str) -> Trained:
-    """Train a run, as `lra-train RUN OVERRIDES`. A finished run is not trained again; an interrupted one resumes.
+    """Train a run, as `lra-train RUN OVERRIDES` does, and return its folder and record.
+
+    A finished run is not trained again; an interrupted one resumes.
 
     Args:
         run: the first override, or a configuration from `lra.compose`.
         overrides: as on the command line.
 
     Raises:
-        UserError: a mistake, a failed run, or a run that another process trains.
-        KeyboardInterrupt: a signal stopped it, with the state saved.
+        UserError: a mistake in an override, a failed run, or a run that another process trains.
+        KeyboardInterrupt: a signal stopped the run, whose state is saved.
     """
     words = run.overrides if isinstance(run, Configuration) else (run,)
     with composed_command("train", (*words, *overrides)) as config:
@@ -107,7 +111,7 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
         try:
             status = run_in_folder(job)
         except Paused as pause:
-            raise KeyboardInterrupt(f"{job.title}: paused ({pause}); call it again to resume") from None
+            raise KeyboardInterrupt(f"{job.title}: paused ({pause}); call lra.train again to resume") from None
     record = RunFolder.of(job).record
     if status == Status.FAILED or record is None:
         reason = record.reason if record else NO_RECORD
@@ -116,7 +120,7 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
 
 
 def _run_of(config: DictConfig) -> tuple[Settings, Cell]:
-    """Return settings and cell of a run. Raises UserError if the overrides name a sweep but no single run of it."""
+    """Return settings and cell of a run. Raises UserError if the preset is a sweep and no single run is selected."""
     cell, settings = rates.apply(config, config.hydra), settings_of(config)
     if swept := open_keys(config):
         keys = ", ".join(f"{key}=..." for key in swept)
@@ -130,20 +134,20 @@ def _run_of(config: DictConfig) -> tuple[Settings, Cell]:
 def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
     """Context manager that composes the configuration of a command, including Hydra's node.
 
-    Inside it Hydra's global state is that of the command; earlier state is restored at the end.
+    Hydra's global state is that of the command inside the `with` block, and is restored at its end.
 
     Raises:
-        UserError: a mistake in the overrides, or one that the body raises.
+        UserError: a mistake in the overrides, or a UserError in the `with` block.
     """
     for override in overrides:
         if not isinstance(override, str):
             raise UserError(f"{override!r:.80}: expected a string such as 'task=listops'")
     words = parseable(list(overrides))
     with _ONE_AT_A_TIME:
-        earlier = HydraConfig.instance().cfg  # set in a notebook that itself runs under Hydra
+        earlier = HydraConfig.instance().cfg  # not None if the caller runs under Hydra
         try:
             config = composed(command, *words)
-            HydraConfig.instance().set_config(config)  # for ${hydra:...}
+            HydraConfig.instance().set_config(config)  # resolves ${hydra:...}
             yield config
         except Exception as error:
             if isinstance(error, UserError) or not is_mistake(error):

@@ -1,1 +1,1 @@
-"""Time and memory of attentions and training steps, always side by side in one run."""
+"""Measure time and memory of attentions and training steps, side by side in one process."""

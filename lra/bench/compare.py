@@ -1,4 +1,4 @@
-"""Time and peak memory of steps measured side by side in one process, with a page and a figure of the results."""
+"""Measure time and peak memory of steps side by side in one process, and write a page and a figure of the results."""
 
 import io
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -26,12 +26,12 @@ ALLOCATION, MEASURED = "[memory]", "measured step"  # names of events in a profi
 
 
 def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> Iterator[Record]:
-    """Yield the measurements of each subject at each length; ratios are to the first subject, round by round."""
-    for length in [None] if settings.what == "step" else settings.lengths:  # a step has the lengths of its task
+    """Yield the measurements of each subject at each length; `ratio` has the times relative to the first subject."""
+    for length in [None] if settings.what == "step" else settings.lengths:  # the task of a step sets its length
         say(f"{', '.join(subject.title for subject in subjects)}{f', length {length}' if length else ''}")
         make = layer_step if settings.what == "layer" else model_step
         made = [make(subject, length, device) for subject in subjects]  # type: ignore[arg-type]
-        memory = [_peak(step, device) for step in made]  # first, since it warms the steps up, too
+        memory = [_peak(step, device) for step in made]  # before the times, because this also warms the steps up
         fits = {number: step.run for number, step in enumerate(made) if memory[number] is not None}
         seconds = seconds_in_turns(fits, settings.rounds)
         for number, (subject, step) in enumerate(zip(subjects, made, strict=True)):
@@ -50,18 +50,19 @@ def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> It
 
 
 def flops(step: Callable[[], object]) -> int:
-    """Count the operations of a step in products, convolutions and Fourier transforms."""
+    """Return the number of FLOPs of a step, counted in matrix products, convolutions and Fourier transforms."""
     with counter() as counted:
         step()
     return counted.get_total_flops()
 
 
 def product_rates(tokens: int, width: int, hidden: int, rounds: int) -> Record:
-    """Measure plain products of a CPU: a linear layer of these sizes with both of its gradients.
+    """Measure the speed of matrix products on a CPU: those of a linear layer of these sizes and of its two gradients.
 
     Returns:
         sizes: tokens, width, hidden.
-        gflops: medians in 1e9 operations a second, by "fp32 mkl", "fp32 onednn" (where it computes in fp32) and "bf16".
+        gflops: medians over rounds, in 1e9 operations per second, by library and type: "fp32 mkl", "bf16" and, if
+            oneDNN computes in fp32 on this CPU, "fp32 onednn".
     """
     x, weight, grad = torch.randn(tokens, width), torch.randn(hidden, width), torch.randn(tokens, hidden)
 
@@ -78,7 +79,7 @@ def product_rates(tokens: int, width: int, hidden: int, rounds: int) -> Record:
     if not products.lacks():
         steps["fp32 onednn"] = timed("onednn", torch.float32)
     seconds = seconds_in_turns(steps, rounds)
-    operations = 3 * 2 * tokens * width * hidden  # three products of one multiplication and one addition a term
+    operations = 3 * 2 * tokens * width * hidden  # 3 products; a multiplication and an addition per term
     rates = {name: operations / median(values) / 1e9 for name, values in seconds.items()}
     return {"sizes": [tokens, width, hidden], "gflops": rates}
 
@@ -92,16 +93,16 @@ def _peak(step: Step, device: str) -> int | None:
 
 
 def seconds_in_turns(steps: Mapping[Any, Callable[[], object]], rounds: int) -> dict[Any, list[float]]:
-    """Time every step once a round, in alternating order, so that drifts of the machine affect all alike.
+    """Return the seconds of wall time of every step by name, one value per round.
 
-    Before each timed call a step runs twice to warm up. Returns seconds of wall time by name, one value a round; an
-    accelerator is synchronised.
+    Each round times every step once. Before each timed call a step runs twice to warm up. On a GPU the time includes
+    the work that the step has queued.
     """
     threads = torch.get_num_threads()
     timers = {name: Timer("step()", globals={"step": step}, num_threads=threads) for name, step in steps.items()}
     seconds: dict[Hashable, list[float]] = {name: [] for name in timers}
     for number in range(rounds):
-        # The order alternates, since a machine that slows down within a round slows its last steps.
+        # The order alternates, because a machine that slows down during a round slows its last steps.
         for name in list(timers) if number % 2 == 0 else reversed(list(timers)):
             seconds[name].append(timers[name].timeit(1).median)
     return seconds
@@ -116,7 +117,7 @@ def peak_memory(step: Callable[[], object], device: str) -> int:
         step()
         return torch.cuda.max_memory_allocated() - before
     with profile(profile_memory=True) as profiler:
-        step()  # frees the tensors of the step before, whose size this profile does not know
+        step()  # frees the tensors of the first step, whose sizes the profile does not know
         with record_function(MEASURED):
             step()
     total = before = peak = 0
@@ -140,7 +141,7 @@ def write(folder: Path, record: Record) -> Path:
 
 
 def page(record: Record) -> Iterator[str]:
-    """Yield the lines of the page."""
+    """Yield the lines of README.md, the page with the measurements of a record."""
     config, where = record["config"], record["provenance"]
     batch = config["train"]["batch_size"] if record["what"] == "step" else config["batch"]
     yield f"# {TITLES[record['what']]}: {record['task']}, protocol {record['protocol']}\n"
@@ -179,7 +180,7 @@ def _cells(result: Record) -> list[str]:
 
 
 def figure(results: list[Record]) -> bytes:
-    """Draw milliseconds and peak memory by length, as SVG."""
+    """Return an SVG figure of milliseconds and peak memory by length."""
     drawing = Figure(figsize=(7, 3), layout="constrained")
     panels = drawing.subplots(1, 2)
     for title in dict.fromkeys(result["subject"] for result in results):
@@ -191,6 +192,6 @@ def figure(results: list[Record]) -> bytes:
         panel.set(xscale="log", yscale="log", xlabel="length", ylabel=name)
     panels[0].legend(fontsize=6)
     image = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "lra"}):  # the same bytes each time
+    with matplotlib.rc_context({"svg.hashsalt": "lra"}):  # so that equal results give equal bytes
         drawing.savefig(image, format="svg", metadata={"Date": None})
     return image.getvalue()

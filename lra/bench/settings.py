@@ -1,4 +1,4 @@
-"""The configuration of `lra-bench`."""
+"""Define the configuration of `lra-bench`."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -34,7 +34,8 @@ class BenchSettings:
     cache: str
     data_dir: str | None
     workers: PositiveInt | None
+    # Settings of lra-train that `assemble` reads: no loggers, random initial weights, no self-pretraining.
     logger: ClassVar[dict[str, Any]] = {}
-    init: ClassVar[None] = None  # weights are drawn
+    init: ClassVar[None] = None
     start: ClassVar[None] = None
-    pretrain: ClassVar[None] = None  # nothing is trained before
+    pretrain: ClassVar[None] = None

@@ -1,8 +1,8 @@
-"""SimpleTRON and its Transformer in plain PyTorch, the reference of `lra-bench what=step` and of the tests.
+"""SimpleTRON and the Transformer of its paper in plain PyTorch: the reference of `lra-bench what=step` and of tests.
 
 Every example is padded to the full length, the last block computes every position, dropout is `nn.Dropout`, and the
-optimiser is `torch.optim.AdamW`. Parameters are named as in `lra.network.model.Model`, so both
-can load the same weights.
+optimiser is `torch.optim.AdamW`. Parameters are named as in `lra.network.model.Model`, so that both models can load the
+same weights.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ MODEL = {  # the only model settings that this implementation supports
 
 
 class Attention(nn.Module):
-    """Multi-head projections around `attend`."""
+    """Multi-head projections around the method `attend` of a subclass."""
 
     def __init__(self, model: Values, scale: float) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(model["dropout"])
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """x [B, N, D], mask [B, N], True at real tokens -> [B, N, D]."""
+        """Return outputs [B, N, D] of x [B, N, D]; mask [B, N] is True at real tokens."""
         # [B, N, D] -> [B, H, N, Dh]
         q, k, v = (f(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
         return self.out(self.attend(q, k, v, mask).transpose(1, 2).flatten(2))  # type: ignore[operator]
@@ -122,7 +122,7 @@ class Straightforward(nn.Module):
 
 
 def straightforward_attention(attention: Values, model: Values, positions: int) -> Attention:
-    """Return the plain form of a configured attention. Raises UserError if there is none."""
+    """Return a configured attention in plain PyTorch. Raises UserError if this module does not implement it."""
     expect("model", model, {"qkv_dim": model["dim"], "attention_bias": True})
     if attention["_target_"] == "lra.mixers.simple.Simple":
         expect("attention", attention, {"scale": "valid" if model["key_mask"] else "length", "dropout_on": "state"})
@@ -130,11 +130,11 @@ def straightforward_attention(attention: Values, model: Values, positions: int) 
     if attention["_target_"] == "lra.mixers.softmax.Softmax":
         whole = attention["scale"] == "qkv_dim"
         return Softmax(model, (model["dim"] if whole else model["dim"] // model["heads"]) ** -0.5)
-    raise UserError("attention: straightforward forms exist of simple and softmax only")
+    raise UserError("attention: only simple and softmax have a straightforward form")
 
 
 def expect(group: str, values: Values, expected: Values) -> None:
-    """Raise UserError where a value is not the expected one."""
+    """Raise UserError if one of `values` differs from the expected one."""
     for key, value in expected.items():
         if values[key] != value:
             raise UserError(
@@ -145,7 +145,7 @@ def expect(group: str, values: Values, expected: Values) -> None:
 def update(
     model: Straightforward, optimizer: torch.optim.Optimizer, tokens: Tensor, labels: Tensor, size: int, *, bf16: bool
 ) -> float:
-    """Train one step on tokens [B * P, max_len] and labels [B] in micro-batches of `size`; return the loss."""
+    """Train one step on tokens [B * P, max_len] and labels [B] in micro-batches of `size` examples; return the loss."""
     model.train()
     optimizer.zero_grad()
     total = 0.0

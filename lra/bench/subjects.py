@@ -1,4 +1,4 @@
-"""The steps that `lra-bench` compares: training steps of models, and forward and backward passes of layers."""
+"""Build the steps that `lra-bench` compares: training steps of models, and forward and backward passes of layers."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +23,7 @@ from lra.training.trainer import compute_gradient
 
 STRAIGHTFORWARD = "straightforward"
 Again = Callable[..., BenchSettings]
-"""Function that composes the settings of this command with more overrides."""
+"""Function that returns the settings of this command composed with additional overrides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step to measure: its function, its module, the length of a document and the tokens of all documents."""
+    """A step to measure: function, module, length of a document, and number of tokens in all documents of the step."""
 
     run: Callable[[], object]
     module: torch.nn.Module
@@ -46,7 +46,7 @@ class Step:
 
 
 def subjects_of(settings: BenchSettings, again: Again) -> list[Subject]:
-    """Return the subjects of a configuration: `NAME key=value ...`, or `straightforward:NAME key=value ...`."""
+    """Return the subjects named `[straightforward:]NAME key=value ...`; for `what=step`, straightforward and lra."""
     if settings.what == "step":
         return [Subject(title=title, plain=title != "lra", settings=settings) for title in (STRAIGHTFORWARD, "lra")]
     named = []
@@ -84,7 +84,7 @@ def layer_step(subject: Subject, length: int, device: str) -> Step:
 
 
 def model_step(subject: Subject, length: int | None, device: str) -> Step:
-    """Return the training step of a model on random documents of `length` tokens; None: the longest of the task."""
+    """Return the training step of a model on random documents of `length` tokens; None: `max_len` of the task."""
     settings = subject.settings
     system = assemble(settings)  # type: ignore[arg-type]
     recipe, spec, seed = system.recipe, system.builder.spec, settings.seed
@@ -107,9 +107,9 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
             return update_weights(model, ours, totals, recipe, step=step).read()
 
         return Step(run=run, module=model, **size)
-    expect("train", asdict(recipe), {"clip_norm": None})  # the straightforward step does not clip
+    expect("train", asdict(recipe), {"clip_norm": None})  # the straightforward step does not clip gradients
     plain = Straightforward(settings.attention, asdict(settings.model), spec).to(device)
-    plain.load_state_dict(model.state_dict())  # fails if the two are not the same model
+    plain.load_state_dict(model.state_dict())  # raises if the two models differ
     optimizer = torch.optim.AdamW(
         plain.parameters(),
         lr=recipe.learning_rate(1),

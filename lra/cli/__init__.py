@@ -1,1 +1,1 @@
-"""The console commands: arguments in, exit code out."""
+"""Console commands, which parse arguments, call the other packages and set the exit code."""

@@ -1,4 +1,4 @@
-"""lra-bench: time and memory of training steps, layers and models, side by side in one run."""
+"""lra-bench: measure time and memory of training steps, layers and models, side by side in one process."""
 
 import os
 import shlex
@@ -22,8 +22,8 @@ FOLDERS = ("out", "cache", "data_dir", "workers")  # keys that do not change mea
 
 
 def job(cfg: DictConfig) -> None:
-    """Run the measurements, then write bench.json and its page."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # PyTorch reads both when it is imported
+    """Run the measurements, then write bench.json and a page that shows them."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # PyTorch reads both variables when it is imported
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from lra.bench import compare
     from lra.reports import show
@@ -72,7 +72,7 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
 
 
 def _again(*words: str) -> BenchSettings:
-    """Compose this command's configuration with more overrides."""
+    """Return the settings of this command composed with additional overrides."""
     hydra = HydraConfig.get()
     loader = GlobalHydra.instance().config_loader()
     cfg = loader.load_sweep_config(OmegaConf.create({"hydra": hydra}), [*hydra.overrides.task, *words])

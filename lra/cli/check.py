@@ -13,7 +13,7 @@ from lra.core.errors import FAILED
 
 def job(cfg: DictConfig) -> None:
     """Run every check and print its verdict. Raises SystemExit if one fails."""
-    from lra.checks.report import CheckSettings, examine, maker  # imports torch, which takes seconds
+    from lra.checks.report import CheckSettings, examine, maker  # here, because it imports torch
 
     settings = configure.part(CheckSettings, cfg)
     name = HydraConfig.get().runtime.choices["attention"]

@@ -1,4 +1,4 @@
-"""Console commands: `hydra.main`, with one-line errors and exit codes."""
+"""Run Hydra task functions as console commands, with one-line errors and exit codes."""
 
 import json
 import os
@@ -21,7 +21,8 @@ from lra.config.mistakes import explain, is_mistake
 from lra.core.errors import CONFIG_ERROR, FAILED, UserError
 from lra.core.paths import __version__, conf_dir
 
-FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")  # lra has `out` instead
+# Keys that are refused, because lra has `out` instead.
+FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")
 
 
 def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable[[], None]:
@@ -47,12 +48,12 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
         def task(cfg: DictConfig) -> Any:
             try:
                 return function(cfg)
-            except UserError as error:  # here, because Hydra would print a line of its own first
+            except UserError as error:  # caught here, because Hydra would print another line first
                 fail(error)
-            except BrokenPipeError:  # likewise
+            except BrokenPipeError:  # caught here for the same reason
                 raise SystemExit(FAILED) from None
 
-        os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
         sys.argv = [program, *parseable(flags_first(sys.argv[1:]))]
         set_up()
         try:
@@ -90,7 +91,7 @@ def check_words(config_name: str, words: list[str]) -> None:
 
 
 def show_rates(config_name: str, words: list[str]) -> list[str]:
-    """Return overrides with the values that `rates` sets, so that `--cfg` shows them; for a sweep print a comment."""
+    """Return overrides with the values that `rates` sets, so that `--cfg` shows them; print a comment for a sweep."""
     try:
         config = compose(config_name, *(word for word in words if "=" in word and not word.startswith("-")))
     except (UserError, HydraException, OmegaConfBaseException):  # Hydra reports it, or finds the option in --config-dir
@@ -98,10 +99,10 @@ def show_rates(config_name: str, words: list[str]) -> list[str]:
     if missing := open_keys(config):
         print(f"# a sweep; choose one of its runs by {' '.join(f'{key}=...' for key in missing)}")
     values = rates.overrides(config, config.hydra) if config.get("rates") else {}
-    return [f"{key}={json.dumps(value)}" for key, value in values.items()]  # JSON is in Hydra's grammar
+    return [f"{key}={json.dumps(value)}" for key, value in values.items()]  # Hydra can parse JSON
 
 
 def flags_first(arguments: list[str]) -> list[str]:
-    """Move overrides behind the flags: argparse refuses overrides on both sides of a flag (`a=1 --multirun b=1,2`)."""
+    """Return arguments with flags first: argparse refuses overrides on both sides of a flag: `a=1 --multirun b=1,2`."""
     overrides = [text for text in arguments if text.startswith("~") or ("=" in text and not text.startswith("-"))]
     return [*(text for text in arguments if text not in overrides), *overrides]

@@ -15,6 +15,7 @@ from lra.core.files import write_atomic
 from lra.core.paths import USER_OPTIONS
 
 TEMPLATES = Path(__file__).with_name("templates")
+# Commands to run next, by kind.
 NEXT = {
     "attention": (
         "lra-check attention=$NAME",
@@ -30,7 +31,7 @@ def main() -> None:
         prog="lra-new", description="Write an attention or a task of your own into this folder, ready to run."
     )
     parser.add_argument("kind", choices=sorted(NEXT))
-    parser.add_argument("name", help="of the module and of the option, as in attention=NAME: small letters, digits, _")
+    parser.add_argument("name", help="name of module and option, as in attention=NAME: lower-case letters, digits, _")
     arguments = parser.parse_args()
     try:
         write(arguments.kind, arguments.name)
@@ -40,7 +41,7 @@ def main() -> None:
 
 
 def write(kind: str, name: str) -> None:
-    """Write the three files and print the next commands. Raises UserError if the name or a file exists."""
+    """Write a module, its option and a test, and print the next commands. Raises UserError if one of them exists."""
     _check(kind, name)
     words = name.split("_")
     values = {"NAME": name, "CLASS": "".join(map(str.capitalize, words)), "TITLE": " ".join(map(str.capitalize, words))}
@@ -63,11 +64,11 @@ def write(kind: str, name: str) -> None:
 
 def _check(kind: str, name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or iskeyword(name):
-        raise UserError(f"{name}: expected a name for a module: small letters, digits and _, a letter first")
+        raise UserError(f"{name}: expected a module name of lower-case letters, digits and _ that begins with a letter")
     for group in (kind, *(("system", "system/other") if kind == "attention" else ())):
         if name in options(group):
             raise UserError(f"{name}: lra has {group}={name}; choose another name")
-    module = find_spec(name)  # its origin is None for a folder without code
+    module = find_spec(name)  # for a folder without code the origin is None
     taken = module is not None and module.origin is not None and not Path(f"{name}.py").exists()
     if name in sys.stdlib_module_names or taken:
         raise UserError(f"{name}: Python has a module of this name already; choose another name")

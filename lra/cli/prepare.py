@@ -13,7 +13,7 @@ from lra.runs.prepare import PrepareSettings, card, prepare, summary
 
 
 def job(cfg: DictConfig) -> None:
-    """Prepare one task and print its card."""
+    """Prepare the data of one task and print a summary of them."""
     settings = configure.part(PrepareSettings, cfg)
     started = time.monotonic()
     _, task = prepare(settings, HydraConfig.get().overrides.task)

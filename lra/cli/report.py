@@ -1,4 +1,4 @@
-"""lra-report: write, keep or verify the reports of results folders."""
+"""lra-report: write or verify the reports of results folders, and keep their runs in runs.jsonl."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from lra.records.runs import keep_runs, read_runs
 
 
 def main() -> None:
-    """Run the command. Exit code 1: a mismatch, with --verify; 2: an error."""
+    """Run the command. The exit code is 1 if --verify finds a mismatch, and 2 after an error."""
     parser = argparse.ArgumentParser(prog="lra-report", description="Write or verify the reports of results folders.")
     parser.add_argument(
         "folders", type=Path, nargs="+", metavar="DIR", help=f"a folder with runs below it, or with a {RUNS}"
@@ -25,7 +25,7 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--selection", choices=RULES, help="selection rule for all runs; default: that of each recipe")
     arguments = parser.parse_args()
-    from lra.reports import show, write_report  # after --help, since it imports pandas and statsmodels
+    from lra.reports import show, write_report  # here, so that --help does not import pandas
     from lra.reports.verify import verify
 
     code = 0
@@ -40,14 +40,14 @@ def main() -> None:
                 continue
             if arguments.keep:
                 if not folder.is_dir():
-                    raise UserError(f"{folder}: expected a results folder to keep the runs of")
+                    raise UserError(f"{folder}: not a folder; --keep needs a results folder")
                 keep_runs(folder, read_runs(folder))
             page = write_report(folder, arguments.selection)
             show(page)
             say(f"lra-report: wrote {page}")
-        except BrokenPipeError:  # nobody reads the output
+        except BrokenPipeError:  # the reader has closed the pipe
             raise
-        except (UserError, OSError) as error:  # the other folders are still read
+        except (UserError, OSError) as error:  # continue with the other folders
             say(f"lra-report: error: {error}")
             code = CONFIG_ERROR
     if code:

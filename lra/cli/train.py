@@ -1,4 +1,4 @@
-"""lra-train: one run, or a sweep of runs."""
+"""lra-train: train one run, or a sweep of runs."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from lra.runs.run_folder import Status
 from lra.runs.settings import settings_of
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
-"""Keys that may be set beside `rerun=...`, since they do not change results."""
+"""Keys that may be set together with `rerun=...`, because they do not change results."""
 QUICK = "lra-train experiment=small_listops train.steps=800"
 
 
@@ -64,7 +64,7 @@ def train(cfg: DictConfig) -> str | float:
 
 
 def _rerun(cfg: DictConfig) -> str:
-    """Train a kept run again and compare the two bit by bit; exit code 1 if they differ."""
+    """Train a kept run again and compare both results bit by bit. Raises SystemExit with code 1 if they differ."""
     parsed = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
     others = [override.input_line for override in parsed if override.key_or_group not in RERUN]
     if others:

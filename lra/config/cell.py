@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lra.core.names import data_name, file_name, quoted
 
-SWEEPER = "lra"  # option of hydra/sweeper; its sweeps are planned in advance
+SWEEPER = "lra"  # option of hydra/sweeper: lra's own sweeper, which plans its runs in advance
 # Keys and sections whose values can change results.
 DECIDING = ("task", "attention", "protocol", "model", "train", "init", "pretrain", "precision")
 PLACED = ("task", "protocol", "attention", "variant", "seed")  # keys with a level of their own in a run's path
@@ -23,9 +23,10 @@ ROUNDING = ("train.micro_batch", "train.eval_batch")  # keys that change results
 
 @dataclass(frozen=True)
 class Cell:
-    """A table cell, which contains one run per seed.
+    """A cell of a table: the runs of one system on one task, which differ in their seed.
 
-    `settings`: values of other keys that the command line sets or a sweep varies.
+    Attributes:
+        settings: values of further keys that the command line sets or a sweep varies.
     """
 
     task: str
@@ -51,11 +52,11 @@ class Cell:
 def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Cell:
     """Return the cell of a composed configuration, with the values of the keys `varied` as its settings."""
     choices = hydra_cfg.runtime.choices
-    settings = {"case": choices["case"]} if choices["case"] else {}  # an ablation sets several keys under one name
+    settings = {"case": choices["case"]} if choices["case"] else {}  # the name of an ablation stands for several keys
     task, protocol, attention, variant = (str(choices[group]) for group in PLACED[:4])
     for key in sorted(varied):
         value = choices[key] if key in choices else OmegaConf.select(cfg, key)
-        if OmegaConf.is_config(value):  # as text in YAML's flow style, such as [a, b]
+        if OmegaConf.is_config(value):  # converted to text in YAML's flow style, such as [a, b]
             content = OmegaConf.to_container(value, resolve=True)
             value = yaml.safe_dump(content, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
         settings[key] = value
@@ -66,24 +67,24 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
 
 
 def is_planned(hydra_cfg: DictConfig) -> bool:
-    """Return True for a job of a sweep by our own sweeper."""
+    """Return True if a run belongs to a sweep of lra's own sweeper."""
     return hydra_cfg.mode == RunMode.MULTIRUN and hydra_cfg.runtime.choices.get("hydra/sweeper") == SWEEPER
 
 
 def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
-    """Return the keys in a cell's name: those that our sweeper varies, or overrides that affect results."""
+    """Return the keys in a cell's name: those that lra's sweeper varies, or else overrides that can change results."""
     if is_planned(hydra_cfg):
         return list(cfg.sweep.varied)
-    # Each trial of a search needs a folder of its own, or one that is refused would be hidden by its neighbour.
+    # In a search also keys that only change rounding: two trials in one folder could hide that one of them was refused.
     others = ROUNDING if hydra_cfg.mode == RunMode.MULTIRUN else ()
     return [key for key in typed_keys(hydra_cfg.overrides.task) if names_a_cell(key) or key in others]
 
 
 def open_keys(config: DictConfig) -> list[str]:
-    """Return the keys, except the seed, that a preset sweeps and the command line does not set; none for one run."""
+    """Return the keys, except the seed, that a preset sweeps and the command line does not set; empty for one run."""
     named = typed_keys(config.hydra.overrides.task)
     swept = [key for key in config.hydra.sweeper.get("params") or {} if key not in (*named, "seed")]
-    return [] if swept == ["system"] and "attention" in named else swept  # an attention replaces the list of systems
+    return [] if swept == ["system"] and "attention" in named else swept  # attention=... replaces the swept systems
 
 
 def typed_keys(overrides: Iterable[str]) -> list[str]:
@@ -102,7 +103,7 @@ def keys_of(override: Override) -> list[str]:
 
     Keys in `DATA` are left out, because the level of the task in a run's path contains their values.
     """
-    # The value of a sweep is a list of values, none of which is a section.
+    # A sweep override has a list of values, none of which is a section with keys.
     key, value = override.key_or_group, None if override.is_sweep_override() else override.value()
     keys = _leaves(key, value) if isinstance(value, dict) and value else [key]
     return [key for key in keys if not key.startswith(DATA)]

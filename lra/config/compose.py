@@ -1,8 +1,8 @@
 """Compose configurations with Hydra from the options in conf/ and the user's lra_options/.
 
-An option is a file GROUP/NAME.yaml, or a row of a table. Values that depend on several choices, such as recipes, are in
-options that defaults lists name by interpolation. Values that depend on one choice use OmegaConf resolvers:
-`${by_task:{text:16, image:32}, 128}`.
+An option is a file GROUP/NAME.yaml, or an entry of a YAML table. Values that depend on several choices, such as the
+task and the protocol, are in option files whose names defaults lists interpolate: `recipe@_global_: ${recipe_page:}`.
+Values that depend on one choice use OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
 """
 
 import os
@@ -33,18 +33,18 @@ from lra.core.files import read_yaml
 from lra.core.paths import USER_OPTIONS, conf_dir
 
 HYDRA_VERSION = "1.3"
-GLOBAL = "# @package _global_\n"  # first line of an option that sets keys of the whole configuration
+GLOBAL = "# @package _global_\n"  # first line of an option file that sets keys of the whole configuration
 RECIPE = "recipe"  # config group; the defaults list of a task chooses from it with `- /recipe: NAME`
-RELEASED = "_lra_released"  # attention `NAME_lra_released` uses the values of `NAME` where it has none of its own
-# conf/hydra/launcher/*.yaml extend the plugins' configurations of the same names on purpose.
+RELEASED = "_lra_released"  # if a table has no value for attention `NAME_lra_released`, the value for `NAME` is used
+# No warning: conf/hydra/launcher/*.yaml extend the plugins' configurations of the same names on purpose.
 warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
 
 class OptionSource(ConfigSource):
     """Plugin from which Hydra reads the options in conf/.
 
-    It parses each file once in a process. Hydra's own source parses the files again for each composition, a quarter of
-    the time, and Hydra's ConfigStore, which could hold the rows of tables, is copied for each composition.
+    It parses each file once in a process. Hydra's own source would parse the files again for each composition, which
+    takes a quarter of the time. Hydra's ConfigStore could hold entries of tables, but each composition copies it.
     """
 
     @staticmethod
@@ -53,7 +53,7 @@ class OptionSource(ConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         config, package = _option(config_path.removesuffix(".yaml"))
-        # Hydra removes the defaults list and moves the nodes of what it gets, so it gets a copy.
+        # A copy, because Hydra removes the defaults list and moves nodes of the configuration that it gets.
         return ConfigResult(self.provider, self.full_path(), deepcopy(config), header={"package": package})
 
     def available(self) -> bool:
@@ -76,7 +76,10 @@ class OptionSource(ConfigSource):
 
 @cache
 def _option(path: str) -> tuple[Container, str | None]:
-    """Return the content of the option GROUP/NAME, and the key below which Hydra merges it; None: the group's name."""
+    """Return the content of the option GROUP/NAME and its package, the key below which Hydra merges it.
+
+    The package None stands for the name of the group.
+    """
     group, _, name = path.rpartition("/")
     if name in tables().get(group, {}):
         return OmegaConf.create(tables()[group][name]), "_global_"
@@ -85,7 +88,7 @@ def _option(path: str) -> tuple[Container, str | None]:
 
 
 class SearchPath(SearchPathPlugin):
-    """Plugin that puts the options in conf/ first and `lra_options` in the working directory last."""
+    """Plugin that prepends conf/ to Hydra's search path, and appends `lra_options` in the working directory."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.prepend("lra", "lra://conf")
@@ -94,12 +97,12 @@ class SearchPath(SearchPathPlugin):
 
 
 def _choices(root: DictConfig) -> DictConfig:
-    """Return the chosen option of each config group; from Hydra itself if the configuration is without node `hydra`."""
+    """Return the chosen options by config group, from the node `hydra` or, without this node, from Hydra itself."""
     return (root if "hydra" in root else HydraConfig.instance().cfg).hydra.runtime.choices
 
 
 def _by(group: str) -> Callable[..., Any]:
-    """Return the resolver `by_GROUP`, which looks up the chosen option in a table, else gives the default."""
+    """Return the resolver `by_GROUP`, which returns the value of the chosen option in a table, or else the default."""
 
     def value(table: dict[str, Any], *default: Any, _root_: DictConfig) -> Any:
         choices = _choices(_root_)
@@ -110,7 +113,7 @@ def _by(group: str) -> Callable[..., Any]:
             remedy = "set it, or choose size=none or size=smoke" if choices.get("size") else "set it"
             raise UserError(f"no value for {group}={chosen}, only for {', '.join(map(str, table))}; {remedy}")
         result = default[0] if found is None else table[found]
-        return OmegaConf.create(result) if isinstance(result, dict | list) else result  # `--resolve` needs nodes
+        return OmegaConf.create(result) if isinstance(result, dict | list) else result  # a node, as `--resolve` expects
 
     return value
 
@@ -126,22 +129,22 @@ def _choice(group: str, *, _root_: DictConfig) -> str:
 
 
 def _recipe_page(*, _root_: DictConfig) -> str:
-    """Resolver `recipe_page`: return RECIPE/PROTOCOL, or RECIPE/paper if the recipe has no file for the protocol.
+    """Resolver `recipe_page`: return the option RECIPE/PROTOCOL, or RECIPE/paper if there is no file for the protocol.
 
-    It is used in defaults lists, where `_root_` has the choices that Hydra has met so far.
+    Defaults lists use this resolver; there, `_root_` has only the choices that Hydra has made so far.
     """
     recipe, protocol = _root_.get(RECIPE), _root_.get("protocol")
     pages = options(f"{RECIPE}/{recipe}")
-    if not pages or protocol not in options("protocol"):  # a recipe or a protocol of the user
+    if not pages or protocol not in options("protocol"):  # a user's recipe or protocol: Hydra also searches lra_options
         pages = GlobalHydra.instance().config_loader().get_group_options(f"{RECIPE}/{recipe}")
     return f"{recipe}/{protocol if protocol in pages else 'paper'}"
 
 
 def set_up() -> None:
-    """Register our plugins and resolvers with Hydra."""
+    """Register the plugins and resolvers of lra with Hydra."""
     for plugin in (OptionSource, SearchPath):
-        Plugins.instance().register(plugin)  # again at each call: launchers may reset Hydra's plugins
-    _register()  # after Hydra has imported its plugins
+        Plugins.instance().register(plugin)  # at each call, because launchers may reset Hydra's plugins
+    _register()  # after Hydra has imported its plugins, because `_register` replaces an option of the Optuna plugin
 
 
 @cache
@@ -151,13 +154,13 @@ def _register() -> None:
     OmegaConf.register_new_resolver("env", _env, replace=True)
     OmegaConf.register_new_resolver("choice", _choice, replace=True)
     OmegaConf.register_new_resolver("recipe_page", _recipe_page, replace=True)
-    # In Hydra's store, to replace the plugin's schema of this name: an option elsewhere would be checked against it.
+    # Replace the schema of Optuna's plugin in Hydra's store, because Hydra would check an option file against it.
     ConfigStore.instance().store("optuna", read_yaml(conf_dir() / "optuna.yaml"), group="hydra/sweeper", provider="lra")
 
 
 @cache
 def tables() -> dict[str, dict[str, Any]]:
-    """Return the options that are rows of conf/tables/, table1.yaml or systems.yaml, by config group and name."""
+    """Return the options that are entries of conf/tables/*, table1.yaml or systems.yaml, by config group and name."""
     groups: dict[str, dict[str, Any]] = {}
     for path in sorted((conf_dir() / "tables").glob("*.yaml")):
         for group, rows in read_yaml(path).items():
@@ -191,20 +194,20 @@ def _apart() -> Iterator[None]:
 
 
 def refuse_our_names() -> None:
-    """Raise UserError if an option in `lra_options` has the name of one in conf/, which would hide it."""
+    """Raise UserError if an option in `lra_options` has the name of one in conf/, which takes precedence."""
     for path in sorted(USER_OPTIONS.rglob("*.yaml")):
         if path.stem in options(path.parent.relative_to(USER_OPTIONS).as_posix()):
-            raise UserError(f"{path}: lra has an option of this name; give it another one")
+            raise UserError(f"{path}: lra has an option of this name; rename the file")
 
 
 def options(group: str, folder: Path | None = None) -> list[str]:
-    """Return the sorted names of the options of a config group: ours, or those in `folder` if it is given."""
+    """Return the sorted names of the options of a config group: those of lra, or those in `folder` if it is given."""
     rows = tables().get(group, {}) if folder is None else {}
     return sorted([*rows, *(path.stem for path in ((folder or conf_dir()) / group).glob("*.yaml"))])
 
 
 def hydra_options(group: str) -> list[str]:
-    """Return the options of `hydra/sweeper` or `hydra/launcher`, including those of plugins; none for other groups."""
+    """Return the options of `hydra/sweeper` or `hydra/launcher`, including those of plugins; empty for others."""
     if group not in ("hydra/sweeper", "hydra/launcher"):
         return []
     set_up()
@@ -213,7 +216,7 @@ def hydra_options(group: str) -> list[str]:
 
 
 def groups(config_name: str) -> list[str]:
-    """Return the config groups of a command; none if its configuration file is not in conf/."""
+    """Return the config groups of a command; empty if its configuration file is not in conf/."""
     path = conf_dir() / f"{config_name}.yaml"
     defaults = read_yaml(path)["defaults"] if path.exists() else []
     keys = [key for default in defaults if isinstance(default, dict) for key in default]
@@ -229,7 +232,7 @@ def top_keys(config_name: str) -> set[str]:
 def help_page(config_name: str) -> str:
     """Return the text of a command's `--help`.
 
-    Hydra's own would have to compose a configuration, and would list the config groups of all commands.
+    Hydra's own help is not used: it composes a configuration, and lists the config groups of all commands.
     """
     content = read_yaml(conf_dir() / f"{config_name}.yaml")["hydra"]["help"]
     lines = []
@@ -242,11 +245,12 @@ def help_page(config_name: str) -> str:
 
 def as_value(text: str) -> str:
     """Return a text quoted as a value for Hydra's command line."""
+    # Hydra's grammar: a quote is escaped, and backslashes before it are doubled.
     return "'" + re.sub(r"(\\*)'", r"\1\1\'", text) + "'"
 
 
 def parseable(words: list[str]) -> list[str]:
-    """Return command-line words with those values quoted that Hydra cannot parse, such as paths with an equal sign."""
+    """Return command-line words, with values quoted that Hydra cannot parse, such as paths with an equal sign."""
     return [_parseable(word) if "=" in word and not word.startswith("-") else word for word in words]
 
 

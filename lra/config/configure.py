@@ -1,7 +1,7 @@
 """Convert a composed configuration to checked Python values. No other module resolves `_target_`.
 
-The signature is the schema: YAML has the values, Python has the names and the types. An unknown key, a missing key and
-a value of the wrong type are errors that name the key.
+The signature of a class is its schema: YAML sets the values, Python the names and types of keys. An unknown key, a
+missing key and a value of the wrong type are errors that name the key.
 """
 
 import os
@@ -43,13 +43,13 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
         raise UserError(f"{error.full_key}: no value; set {error.full_key}=...") from None
     except OmegaConfBaseException as error:
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, UserError):  # a resolver may have raised one
+        while cause is not None and not isinstance(cause, UserError):  # a resolver may have raised a UserError
             cause = cause.__cause__ or cause.__context__
         raise UserError(f"{error.full_key}: {cause or first_line(error)}") from None
 
 
 def part(kind: type[Part], cfg: DictConfig) -> Part:
-    """Return a dataclass `kind` with its fields checked and taken from the keys of a composed configuration."""
+    """Return an instance of the dataclass `kind`, with its fields read from a composed configuration and checked."""
     return parsed(kind, {key: value for key, value in plain(cfg).items() if key in signature(kind).parameters})
 
 
@@ -77,7 +77,7 @@ def build(node: dict[str, Any], where: str, supplied: int = 0, kind: type | None
     """
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
         raise UserError(f"{where}: expected options with a _target_, got {node!r}")
-    if node.get("_partial_", True) is not True:  # false would ask for an object, but callers get a partial
+    if node.get("_partial_", True) is not True:  # false asks Hydra for an object, but callers get a partial
         raise UserError(f"{where}._partial_={node['_partial_']}: expected true")
     name = f"{where}._target_={node['_target_']}"
     add_working_folder_to_path()
@@ -92,7 +92,7 @@ def build(node: dict[str, Any], where: str, supplied: int = 0, kind: type | None
 
 
 def _located(dotted_name: str, where: str) -> Any:
-    """Import `MODULE.NAME` and return NAME."""
+    """Import MODULE and return its attribute NAME, given MODULE.NAME."""
     module_name, _, name = dotted_name.rpartition(".")
     try:
         module = import_module(module_name or name)
@@ -127,7 +127,7 @@ def blamed(where: str, node: dict[str, Any]) -> Iterator[None]:
             for frame, line in traceback.walk_tb(error.__traceback__)
             if package != "lra" and frame.f_globals.get("__name__", "").split(".")[0] == package
         ]
-        if isinstance(error, SyntaxError) and error.filename:  # its place is no frame of the traceback
+        if isinstance(error, SyntaxError) and error.filename:  # no frame of the traceback shows its line
             theirs.append((error.filename, error.lineno or 0))
         if not theirs:  # a fault of lra or of a library keeps its traceback
             raise
@@ -146,9 +146,9 @@ def dotted(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or of its cause's if it is empty.
+    """Return the first line of an error's message, and also the next one if the first ends with a colon.
 
-    If the line ends with a colon, the next line is appended.
+    An error without a message is replaced by its cause or, without a cause, by the name of its class.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:

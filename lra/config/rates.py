@@ -15,12 +15,12 @@ from lra.config.cell import PLACED, Cell, cell_of, is_planned, typed_keys, varie
 from lra.core.errors import UserError
 from lra.core.files import read_yaml
 
-SYSTEM = PLACED[:4]
+SYSTEM = PLACED[:4]  # task, protocol, attention, variant
 System = tuple[str, ...]
 
 
 def apply(cfg: DictConfig, hydra_cfg: DictConfig) -> Cell:
-    """Set the values of `rates` for the system of a composed configuration, in place, and return the cell.
+    """Set the values that file `rates` has for the system of a composed configuration, in place; return its cell.
 
     Raises:
         UserError: see `overrides`.
@@ -28,16 +28,16 @@ def apply(cfg: DictConfig, hydra_cfg: DictConfig) -> Cell:
     values = {} if cfg.rates is None else overrides(cfg, hydra_cfg)
     for key, value in values.items():
         OmegaConf.update(cfg, key, value)
-    # All cells of a planned sweep use `rates`, so its values need no place in the cells' names.
+    # All cells of a planned sweep use `rates`, so the cells' names need not contain its values.
     keys = [] if is_planned(hydra_cfg) else values
     return cell_of(cfg, hydra_cfg, [*varied_keys(cfg, hydra_cfg), *keys])
 
 
 def overrides(cfg: DictConfig, hydra_cfg: DictConfig) -> dict[str, Any]:
-    """Return the values of `rates` for the system of a configuration, except keys set on the command line.
+    """Return the values that file `rates` has for the system of a configuration, except keys of the command line.
 
     Raises:
-        UserError: if the file cannot be read, has an unknown key, or has no row for the system of a single run.
+        UserError: if the file cannot be read, has an unknown key, or has no entry for the system of a single run.
     """
     cell = cell_of(cfg, hydra_cfg, [])
     settings = settings_for(cfg.rates, cell)
@@ -49,21 +49,21 @@ def overrides(cfg: DictConfig, hydra_cfg: DictConfig) -> dict[str, Any]:
     values = {key: value for key, value in settings.items() if key not in typed}
     for key, value in values.items():
         if key in hydra_cfg.runtime.choices:
-            raise UserError(f"rates={cfg.rates}: {key} is a choice; type {key}={value}")
+            raise UserError(f"rates={cfg.rates}: {key} is a config group; set it on the command line: {key}={value}")
         if OmegaConf.select(cfg, key, default=...) is ...:
             raise UserError(f"rates={cfg.rates}: {key}: unknown key")
     return values
 
 
 def settings_for(path: str, cell: Cell) -> dict[str, Any] | None:
-    """Return the settings in file `path` for the system of a cell; None if it has no row. Raises UserError."""
+    """Return the settings in file `path` for the system of a cell; None if the file has none. Raises UserError."""
     return _rows(str(path)).get(tuple(getattr(cell, name) for name in SYSTEM))
 
 
 def no_row(path: str, cells: list[Cell]) -> str:
-    """Return the error message for cells whose systems have no row in file `path`."""
+    """Return the error message for cells whose systems have no entry in file `path`."""
     known = ", ".join("/".join(system) for system in _rows(str(path)))
-    return f"rates={path}: no settings for {', '.join(map(str, cells))}; it has {known}"
+    return f"rates={path}: no settings for {', '.join(map(str, cells))}; the file has settings for {known}"
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Types and sections of the configuration that several packages use."""
+"""Define the types and sections of the configuration that several packages use."""
 
 from typing import Annotated, Literal
 
@@ -15,7 +15,7 @@ Cores = Annotated[int, Field(gt=0, le=1024)]
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Checkpoints:
-    """Section `checkpoint`: when a run saves its state, and if it keeps its weights at the end."""
+    """Section `checkpoint`: when a run saves its state, and whether it keeps its weights at the end."""
 
     minutes: PositiveFloat
     steps: PositiveInt | None

@@ -16,13 +16,13 @@ from typing_extensions import TypedDict
 from lra.core.errors import UserError, did_you_mean
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # types of pydantic's errors
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # types of pydantic errors for unknown keys
 Kind = TypeVar("Kind")
 Path = tuple[str, ...]
 
 
 def parsed(kind: type[Kind], values: Mapping[str, Any], where: str = "") -> Kind:
-    """Return a pydantic dataclass, nested ones included, from plain values.
+    """Return an instance of the pydantic dataclass `kind`, with nested dataclasses, from plain values.
 
     Raises:
         UserError: if a value is invalid; the message names its key, prefixed by `where`.
@@ -33,7 +33,7 @@ def parsed(kind: type[Kind], values: Mapping[str, Any], where: str = "") -> Kind
 
 
 def check(target: Callable, values: Mapping[str, Any], where: str, supplied: int = 0) -> None:
-    """Check `values` against the parameters of `target` after the first `supplied`. Raises UserError, as `parsed`."""
+    """Raise UserError, as `parsed`, if `values` do not fit the parameters of `target`, without the first `supplied`."""
     parameters = dict(list(signature(target).parameters.items())[supplied:])
     hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
     fields = {
@@ -44,7 +44,7 @@ def check(target: Callable, values: Mapping[str, Any], where: str, supplied: int
 
 
 def check_value(hint: Any, value: Any, key: str) -> None:
-    """Raise UserError with `key` if `value` is not of the type `hint`."""
+    """Raise a UserError that names `key` if `value` is not of the type `hint`."""
     parent, dot, name = key.rpartition(".")
     _check({name: hint}, {name: value}, parent + dot)
 
@@ -72,10 +72,10 @@ def _mistake(
         found[_path(each, values)].append(each)
     unknown = {path for path, (first, *_) in found.items() if first["type"] in UNKNOWN}
     missing = {path for path, (first, *_) in found.items() if first["type"].startswith("missing")}
-    # A misspelt key is both unknown and missing: the unknown one is what the user typed.
+    # A misspelt key gives two errors, an unknown and a missing key. The user typed the unknown one, so report that.
     path = min(found, key=lambda path: 0 if path in unknown else 1 if path in missing else 2)
     key = where + ".".join(path)
-    if path in unknown:  # no field has a default, so every field is either among the given keys or missing
+    if path in unknown:  # every field is a given key or a missing one, because none has a default
         beside = {(*path[:-1], str(name)) for name in _at(values, path[:-1])} | missing
         siblings = [other[-1] for other in beside - unknown if other[:-1] == path[:-1]]
         return f"{key}: unknown key; {did_you_mean(path[-1], [*siblings, *(() if path[:-1] else names)])}"
@@ -90,7 +90,7 @@ def _mistake(
         expected += ", or null"
     # Hydra's resolver oc.env gives texts, so a number from the environment is the likely cause.
     if isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", value, re.IGNORECASE):
-        expected += f", found the text {value!r}; of an environment variable: ${{oc.decode:${{oc.env:NAME}}}}"
+        expected += f", found the text {value!r}; for an environment variable write ${{oc.decode:${{oc.env:NAME}}}}"
     if any(each["type"] == "string_type" for each in errors):
         expected += f"; to pass a number as text, quote it twice: {key}=\"'{value}'\""
     return f"{key}={value}: {expected}"
@@ -126,9 +126,9 @@ def _takes_null(validate: Callable, values: Mapping[str, Any], path: Path) -> bo
 
 
 def _expected(error: Any) -> str:
-    """Return the message of a pydantic error in simpler words, with a suggestion where the value is nearly right."""
+    """Return the message of a pydantic error in simpler words, with a suggestion for values that are nearly right."""
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input ").replace("valid array", "valid list")
-    message = message.replace("should be an object", "should be a section, {key: value}")  # pydantic's words are JSON's
+    message = message.replace("should be an object", "should be a section, {key: value}")  # "object" is JSON's word
     kind, value = error["type"], error["input"]
     if kind == "greater_than" and isinstance(error["ctx"]["gt"], int):
         return f"should be at least {error['ctx']['gt'] + 1}"

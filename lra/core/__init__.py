@@ -1,1 +1,1 @@
-"""Utilities for all packages: files and locks, errors, streams of random numbers, the terminal, signals."""
+"""Utilities for all other packages: errors, files and locks, random streams, terminal output and signals."""

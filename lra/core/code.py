@@ -10,8 +10,9 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
-DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-_loaded: dict[Path, tuple[ModuleSpec | None, str, list[str]]] = {}  # module's spec when it was read, SHA-256, imports
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef  # nodes that can have a docstring
+# By file: spec of the module if it was loaded when the file was read, SHA-256 of the code, names that it imports.
+_loaded: dict[Path, tuple[ModuleSpec | None, str, list[str]]] = {}
 
 
 def targets(node: Any) -> Iterator[str]:
@@ -26,9 +27,9 @@ def fingerprints(*names: str) -> dict[str, str]:
     """Return the SHA-256 of each module that defines one of the dotted `names`, and of all modules that these import.
 
     Comments, docstrings and blank lines do not change the result. Python, installed packages and lra itself are left
-    out, since a record has their versions. Imports are read from the source, so the result does not depend on what else
-    the process has imported. The SHA-256 of a loaded module is computed once, because the file may be edited while the
-    process runs the old code.
+    out, because a record has their versions. Imports are read from the source, so the result does not depend on other
+    modules that the process has imported. The SHA-256 of a loaded module is computed once, because the file may be
+    edited while the process runs the old code.
 
     Returns:
         SHA-256 by path relative to the folder on Python's path, such as `mine.py` or `package/module.py`.
@@ -39,9 +40,10 @@ def fingerprints(*names: str) -> dict[str, str]:
         if not name or name in seen:
             continue
         seen.add(name)
-        waiting.append(name.rpartition(".")[0])  # the package, or the module if `name` is an attribute of one
+        waiting.append(name.rpartition(".")[0])  # also its package, or its module if `name` is an attribute of a module
         spec = _spec(name)
-        if spec is not None and spec.origin is not None and spec.has_location:  # not a namespace, nor built in
+        # False for namespace packages and built-in modules, which have no file.
+        if spec is not None and spec.origin is not None and spec.has_location:
             path = Path(spec.origin)
             depth = name.count(".") + (path.stem == "__init__")
             sha256, imports = _read(path, spec)
@@ -51,24 +53,25 @@ def fingerprints(*names: str) -> dict[str, str]:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    """Return the spec of a module; None for one of Python, lra or an installed package, and if there is no such one."""
+    """Return the spec of a user's module; None for modules of Python, lra and installed packages, or if not found."""
     top = name.partition(".")[0]
     if top in ("lra", *sys.stdlib_module_names):
         return None
     with suppress(ImportError, ValueError):
-        spec = find_spec(top)  # the top package first: find_spec imports the packages above a module
+        spec = find_spec(top)  # the top package first, because find_spec imports the parents of a module
         if spec is not None:
             root = Path(next(iter(spec.submodule_search_locations or ()), None) or spec.origin or ".").parent
-            return None if any(root.glob("*.dist-info")) else find_spec(name)  # pip writes them beside its packages
+            return None if any(root.glob("*.dist-info")) else find_spec(name)  # pip writes these next to packages
     return None
 
 
 def _read(path: Path, spec: ModuleSpec) -> tuple[str, list[str]]:
     """Return the SHA-256 of a module's code and the dotted names of all modules and attributes that it imports."""
     loaded = spec if spec.name in sys.modules else None
-    if path not in _loaded or _loaded[path][0] is not loaded:  # reloading a module gives it a new spec
+    # The file is read again after a reload, which gives the module a new spec.
+    if path not in _loaded or _loaded[path][0] is not loaded:
         code, imports = path.read_bytes(), []
-        # The import reports a syntax error; a compiled module has no source.
+        # On errors, hash the file itself: a compiled module has no source, and its import reports a syntax error.
         with suppress(SyntaxError, ValueError, ImportError):
             tree = ast.parse(code)
             for node in ast.walk(tree):

@@ -14,19 +14,19 @@ class UserError(Exception):
 
 
 def printable(text: str) -> str:
-    r"""Escape control characters and unpaired surrogates as in a Python literal: `\n`, `\x1b`, `\ud800`."""
+    r"""Return a text with control characters and unpaired surrogates escaped as in Python: `\n`, `\x1b`, `\ud800`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a clause that suggests the known name most similar to `name`, or lists the known ones if none is."""
+    """Return a clause that suggests the known name most similar to `name`, or lists all if none is similar."""
     known = sorted(set(known))
     parent, _, last = name.rpartition(".")
     siblings = [key for key in known if key.rpartition(".")[0] == parent]
-    near = [key for key in known if key.endswith(f".{name}")]  # typed without its section: `lr` for `train.lr`
-    if not near and parent and siblings:  # compare only the last parts: keys of one section all begin alike
+    near = [key for key in known if key.endswith(f".{name}")]  # the user omitted the section: `lr` for `train.lr`
+    if not near and parent and siblings:  # compare only the last parts, because all keys of a section begin alike
         names = [key.rpartition(".")[2] for key in siblings]
         near = [f"{parent}.{match}" for match in get_close_matches(last, names, n=1)]
     elif not near:

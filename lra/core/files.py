@@ -1,4 +1,4 @@
-"""Atomic writes, JSON and YAML files, and locks between processes that share a folder."""
+"""Write files atomically, read JSON and YAML, and lock folders that several processes share."""
 
 import errno
 import hashlib
@@ -14,7 +14,7 @@ import yaml
 
 from lra.core.errors import UserError
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # errors of writing: disk full, quota or file size exceeded
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # error numbers: disk full, quota exceeded, file too large
 PARTIALS = ".*.tmp"  # glob pattern of the temporary files of `write_atomic`
 
 
@@ -29,7 +29,7 @@ def hold(path: Path, patience: float) -> Iterator[None]:
     Raises:
         Locked: if another process still holds the lock after `patience` seconds.
     """
-    from filelock import FileLock, Timeout  # takes a tenth of a second, for which --help would wait
+    from filelock import FileLock, Timeout  # here, because the import takes a tenth of a second
 
     lock = FileLock(path)
     try:
@@ -51,7 +51,7 @@ def holder(path: Path) -> str | None:
             return None
     except Locked as held:
         return str(held)
-    except PermissionError:  # a read-only copy of results, where nothing runs
+    except PermissionError:  # the folder is a read-only copy, in which nothing runs
         return None
 
 
@@ -75,7 +75,7 @@ def denied(path: Path, remedy: str) -> UserError:
     there = next(each for each in (path, *path.parents) if os.path.lexists(each))
     try:
         owner = there.owner()
-    except KeyError:  # a user of another machine
+    except KeyError:  # the owner has no name on this machine
         owner = f"user {there.stat().st_uid}"
     return UserError(f"{path}: permission denied; {there} belongs to {owner}; {remedy}")
 
@@ -90,7 +90,7 @@ def sha256(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file. Raises OSError, and ValueError, whose message lacks the path."""
+    """Return the value of a JSON file. Raises OSError, or a ValueError that does not name the file."""
     return parse_json(path.read_bytes())
 
 
@@ -100,7 +100,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON strictly. Raises ValueError, also for NaN and infinities, which Python would accept."""
+    """Return the value of a JSON text. Raises ValueError, also for NaN and infinities, which Python would accept."""
     return json.loads(text, parse_constant=_refuse_constant)
 
 
@@ -110,7 +110,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` to `path` atomically: readers see the old file or the new one, never a part. Raises UserError."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # unique, as machines may share the folder
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # unique: other machines may write here
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "xb") as file:
@@ -144,7 +144,7 @@ def sweep_partials(folder: Path) -> None:
 
 
 def explained(error: OSError, path: Path, written: bool) -> UserError:
-    """Return the UserError for an OSError while `path` was read or, if `written`, written."""
+    """Return the UserError for an OSError that occurred while reading `path` or, if `written`, while writing it."""
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
     if written or error.errno in FULL:
         return UserError(f"{path} cannot be written: {reason}; the previous file is intact")

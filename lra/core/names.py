@@ -10,10 +10,10 @@ from lra.core.files import digest
 from lra.core.paths import expanded
 
 HUB = "hf:"  # prefix of data sets on the Hugging Face hub
-TEXT_KINDS = (".csv", ".tsv", ".jsonl", ".json")  # may be compressed
+TEXT_KINDS = (".csv", ".tsv", ".jsonl", ".json")  # suffixes of text files, which may be compressed
 KINDS = {kind: kind for kind in (*TEXT_KINDS, ".parquet", ".arrow")} | {".feather": ".arrow"}
 ENDS = KINDS | {f"{kind}{packed}": kind for kind in TEXT_KINDS for packed in (".xz", ".gz")}
-"""Format of a file of examples by the suffix of its name."""
+"""Format of a file of examples by the suffix of its name, such as `.csv` or `.csv.gz`."""
 FILE_NAME_BYTES = 255  # maximum length of a file name on all common file systems
 JOINERS = "\u200c\u200d"  # not printable, but needed to spell Persian and Hindi words
 
@@ -33,12 +33,12 @@ def data_name(data: Any, name: str | None) -> str:
         path = expanded(str(data if isinstance(data, str) else data.get("train", "files")), "task.data").absolute()
         path = path.resolve() if path.name == ".." else path
         name = split_end(path.name)[0]
-        name = path.parent.name if name == "train" and path.parent.name else name
+        name = path.parent.name if name == "train" and path.parent.name else name  # reviews/train.csv is `reviews`
     return unicodedata.normalize("NFC", str(name))  # macOS decomposes accented letters in file names
 
 
 def split_end(name: str) -> tuple[str, str]:
-    """Return a file name without its suffix, and the format of the suffix in `ENDS`, empty for an unknown suffix."""
+    """Return a file name without its suffix, and the format of its suffix; empty if `ENDS` does not have the suffix."""
     end = max((end for end in ENDS if name.lower().endswith(end)), key=len, default="")
     return name[: len(name) - len(end)], ENDS.get(end, "")
 
@@ -57,7 +57,7 @@ def file_name(text: str) -> str:
 
 
 def shortened(text: str, limit: int, size: Callable[[str], int] = len) -> str:
-    """Return a text of at most `limit` units of `size`; a longer text is cut and ends with a digest of all of it."""
+    """Return a text whose `size` is at most `limit`; a longer text is cut and ends with a digest of the whole text."""
     if size(text) <= limit:
         return text
     end = f"-{digest(text)[:8]}"

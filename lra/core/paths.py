@@ -1,4 +1,4 @@
-"""The installed version, and the folder of the configuration: inside the package, or at the top of a checkout."""
+"""Find the installed version of lra and the folder conf/, inside the package or at the top of a checkout."""
 
 from importlib import metadata
 from pathlib import Path
@@ -7,7 +7,7 @@ from lra.core.errors import UserError
 
 try:
     __version__ = metadata.version("lra")
-except metadata.PackageNotFoundError:  # code that was never installed, on PYTHONPATH
+except metadata.PackageNotFoundError:  # lra is on PYTHONPATH and not installed
     __version__ = "0+unknown"
 
 PACKAGE = Path(__file__).resolve().parents[1]

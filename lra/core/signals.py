@@ -5,9 +5,9 @@ The run finishes its current step, saves its state and ends with exit code 130 (
 or a SIGTERM later than `REPEAT_SECONDS` after the first signal, ends the process at once; the run then resumes from
 its last checkpoint.
 
-The flag is active inside `with stop` of `lra/runs/run.py`: while blocks are compiled, in pretraining and in training.
-While data are prepared and in the final test a signal ends the process at once; rerunning the command then repeats the
-test from the checkpoint at the end of training. In a joblib worker such a signal sets `worker_flag` instead.
+A `StopFlag` is active inside `with stop` of `lra/runs/run.py`: while blocks are compiled, in pretraining and in
+training. While data are prepared and in the final test a signal ends the process at once; rerunning the command then
+repeats the test from the checkpoint at the end of training. A joblib worker records such a signal in `worker_flag`.
 """
 
 import os
@@ -19,12 +19,13 @@ from types import FrameType
 from typing import Any
 
 PAUSED = 75  # exit code at a time limit, or while another process trains the run
-ENDING = (signal.SIGINT, signal.SIGTERM)  # the second one ends the process; not SIGHUP, which a shell repeats
-ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the first one asks the run to pause
-# Schedulers send them before a time limit, as with `sbatch --signal=USR1@300`.
+ENDING = (signal.SIGINT, signal.SIGTERM)  # a second one ends the process; not SIGHUP, because a shell repeats it
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a first one makes the run pause
+# Signals that schedulers send before a time limit, as with `sbatch --signal=USR1@300`.
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-REPEAT_SECONDS = 1.0  # `timeout` sends SIGTERM to the process and again to its group
-STARTED = time.monotonic()
+# A SIGTERM that follows so soon is a repetition: `timeout` sends SIGTERM to the process and again to its group.
+REPEAT_SECONDS = 1.0
+STARTED = time.monotonic()  # start of the command, from which time limits count
 
 
 class Paused(BaseException):
@@ -66,11 +67,12 @@ class StopFlag:
 
     def __enter__(self) -> "StopFlag":
         if threading.current_thread() is threading.main_thread():
-            ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # set by nohup
+            ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup ignores SIGHUP
             numbers = [number for number in ASKING if not (number == signal.SIGHUP and ignored)]
             outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-            if isinstance(outer, StopFlag) and self._number is None:  # a signal came before this flag was entered
+            if isinstance(outer, StopFlag) and self._number is None:  # take over a signal that came earlier
                 self._number, self._since = outer._number, outer._since
+            # Handlers that may be replaced: the default one, and that of an outer flag.
             free = (signal.SIG_DFL, getattr(outer, "_set", None))
             numbers += [number for number in WARNINGS if signal.getsignal(number) in free]
             self._handlers = {number: signal.signal(number, self._set) for number in numbers}
@@ -105,9 +107,9 @@ class StopFlag:
 
 
 worker_flag = StopFlag(repeated=True)
-"""Records a signal that a joblib worker receives outside training: a run in preparation pauses, no other starts."""
+"""Flag for signals that a joblib worker receives outside training: its run then pauses, and no other run starts."""
 
 
 def keep_worker() -> None:
-    """Record signals in `worker_flag` without ending this worker: if an idle worker dies, joblib kills the others."""
+    """Record signals in `worker_flag` instead of ending this worker: if one worker dies, joblib kills the others."""
     worker_flag.__enter__()

@@ -28,5 +28,5 @@ def pcg(seed: int, stream: str, *index: int) -> np.random.PCG64DXSM:
 
 
 def generator(seed: int, stream: str, *index: int) -> np.random.Generator:
-    """Return a NumPy generator at the start of the stream at `index`."""
+    """Return a NumPy generator that draws from the bit generator `philox`."""
     return np.random.Generator(philox(seed, stream, *index))

@@ -1,4 +1,4 @@
-"""Baselines that are fitted on train and scored on test: accuracy in percent, or perplexity."""
+"""Fit trivial baselines on train, and return their test scores: accuracies in percent, or perplexities."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,42 +10,45 @@ from lra.datasets.splits import LMWindows
 from lra.datasets.task import Split
 from lra.datasets.tokenise import text_of
 
-COSINE_PAIRS = 5_000
-PICTURES = 1_000  # per block that is read at once
-BIGRAM_WEIGHTS = np.arange(1, 20) / 20
+COSINE_PAIRS = 5_000  # maximum number of pairs that `Overlap` is fitted on, and that it reads at once
+PICTURES = 1_000  # number of pictures in a block that is read at once
+BIGRAM_WEIGHTS = np.arange(1, 20) / 20  # candidates for the weight w of `bigram`: 0.05 to 0.95
 
 
 def majority(train: Split, test: Split) -> float:
-    """Return the accuracy of the most frequent class of train."""
+    """Return the test accuracy of predicting the most frequent class of train."""
     return float(100 * np.mean(test.labels == np.bincount(train.labels).argmax()))
 
 
 def nearest_centroid(train: Split, test: Split) -> float:
-    """Return the accuracy of predicting the class whose mean picture is nearest; all pictures must have one size."""
+    """Return the test accuracy of predicting the class whose mean training picture is nearest to a picture.
+
+    All pictures must have the same size.
+    """
     pixels = int(train.lengths(np.array([0]))[0, 0])
     classes, counts = np.unique(train.labels, return_counts=True)
-    sums = np.zeros((len(classes), pixels))  # float64: sums of whole numbers are exact
+    sums = np.zeros((len(classes), pixels))  # in float64, sums of whole numbers are exact
     for rows in _blocks(len(train), PICTURES):
         sums += (train.labels[rows] == classes[:, None]).astype(np.float64) @ train.pad(rows, pixels)
     means = sums / counts[:, None]
     correct = 0
     for rows in _blocks(len(test), PICTURES):
-        # Squared distances without |x|^2, which is equal for all classes.
+        # Squared distances to the means, without the term |x|^2, which is equal for all classes.
         distances = (means**2).sum(axis=1) - test.pad(rows, pixels) @ (2 * means.T)
         correct += int((classes[distances.argmin(axis=1)] == test.labels[rows]).sum())
     return 100 * correct / len(test)
 
 
 def _blocks(n: int, size: int) -> list[np.ndarray]:
-    """Return the indices of n examples in arrays of at most `size`."""
+    """Return the indices 0 to n - 1, cut into consecutive arrays of at most `size` indices."""
     return [np.arange(start, min(start + size, n)) for start in range(0, n, size)]
 
 
 def bag_of_words(train: Iterable[str], train_labels: np.ndarray, test: Iterable[str], test_labels: np.ndarray) -> float:
-    """Return the accuracy of logistic regression on TF-IDF of words.
+    """Return the test accuracy of logistic regression on the TF-IDF word vectors of texts.
 
     Raises:
-        UserError: there is one class, or no word occurs often enough.
+        UserError: train has only one class, or no word occurs in two of its texts.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -60,7 +63,10 @@ def bag_of_words(train: Iterable[str], train_labels: np.ndarray, test: Iterable[
 
 
 def pair_cosine(train: Split, test: Split) -> float:
-    """Return the accuracy of a threshold on the `Overlap` of two documents; both are fitted on train."""
+    """Return the test accuracy of predicting class 1 for pairs whose `Overlap` reaches a threshold.
+
+    The word weights of `Overlap` and the threshold are fitted on train.
+    """
     overlap = Overlap(train)
     threshold = best_threshold(overlap(train, overlap.rows), train.labels[overlap.rows])
     right = (overlap(test, np.arange(len(test))) >= threshold) == test.labels
@@ -70,9 +76,10 @@ def pair_cosine(train: Split, test: Split) -> float:
 class Overlap:
     """Similarity of the two documents of a pair: the cosine of their TF-IDF word vectors, 0 to 1.
 
-    Words are hashed into 2^20 buckets; buckets found in fewer than two or in more than a fifth of the fitted documents
-    are ignored. The fit uses at most COSINE_PAIRS evenly spaced pairs of a split, whose indices are `rows`. Pairs are
-    read in blocks of COSINE_PAIRS, so that memory does not grow with the data.
+    Words are hashed into 2^20 buckets. The weights of the buckets are fitted on at most COSINE_PAIRS evenly spaced
+    pairs of `split`; `rows` holds the indices of these pairs. A bucket that occurs in fewer than two or in more than a
+    fifth of their documents has the weight 0. Pairs are read in blocks of COSINE_PAIRS, so that memory use does not
+    grow with the data.
     """
 
     def __init__(self, split: Split) -> None:
@@ -86,7 +93,7 @@ class Overlap:
         self._rarity = np.where(kept, 1 + np.log((1 + bags.shape[0]) / (1 + frequency)), 0).astype(np.float32)
 
     def __call__(self, split: Split, examples: np.ndarray) -> np.ndarray:
-        """Return the similarities of these examples [n]."""
+        """Return the similarity of the two documents of each of these examples [n]."""
         return np.concatenate([self._cosines(split, examples[rows]) for rows in _blocks(len(examples), COSINE_PAIRS)])
 
     def _cosines(self, split: Split, examples: np.ndarray) -> np.ndarray:
@@ -100,47 +107,57 @@ class Overlap:
         return np.asarray(bags[rows[:, 0]].multiply(bags[rows[:, 1]]).sum(axis=1)).ravel()
 
     def _counts(self, split: Split, examples: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return word counts [m, buckets] of the m distinct documents of n pairs, and the rows of each pair [n, 2]."""
+        """Return word counts and rows of the m distinct documents of n examples, which are pairs.
+
+        Returns:
+            Word counts [m, buckets], and for each example the rows of its two documents in these counts [n, 2].
+        """
         documents, rows = np.unique(split.index.reshape(-1, 2)[examples], return_inverse=True)
         return self._words.transform(texts_of(split, documents)), rows.reshape(-1, 2)
 
 
 def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
-    """Return the smallest score threshold for class 1 that classifies most of `labels` [n] correctly."""
-    candidates = np.append(np.unique(scores), np.inf)  # inf: no pair is of class 1
+    """Return the threshold with the highest accuracy on `labels` [n] if scores at or above it predict class 1.
+
+    If several thresholds have the highest accuracy, the smallest is returned.
+    """
+    candidates = np.append(np.unique(scores), np.inf)  # with the threshold inf, every pair is class 0
     ones, zeros = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
+    # Number of ones at or above each candidate, plus number of zeros below it.
     correct = len(ones) - np.searchsorted(ones, candidates) + np.searchsorted(zeros, candidates)
     return float(candidates[correct.argmax()])
 
 
 def texts_of(split: Split, documents: np.ndarray) -> Iterator[str]:
-    """Yield the text of each of these stored documents, whose tokens are bytes."""
+    """Yield the texts of the stored documents with these indices; their tokens must be bytes."""
     for document in split.stored(documents):
         yield text_of(document).decode("utf-8", errors="replace")
 
 
 def unigram(train: LMWindows, test: LMWindows, vocabulary: int) -> float:
-    """Return the test perplexity of the token frequencies in train, with add-one smoothing."""
+    """Return the test perplexity of a unigram model: the token frequencies of train with add-one smoothing."""
     _, targets = _predictions(test)
     return perplexity(_frequencies(train, vocabulary)[targets])
 
 
 def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -> float:
-    """Return the test perplexity of w * count(a b) / count(a .) + (1 - w) * unigram(b).
+    """Return the test perplexity of a bigram model that is mixed with the unigram model.
 
-    w is the best of BIGRAM_WEIGHTS on val. If train has no bigram that begins with a, unigram(b) is used alone.
+    The probability of token b after token a is w * count(a b) / count(a .) + (1 - w) * unigram(b), with the counts of
+    train and the weight w in BIGRAM_WEIGHTS that has the lowest perplexity on val. If train has no bigram that begins
+    with a, the probability is unigram(b).
     """
     stream = train.tokens.astype(np.int64)
-    # A bigram (a, b) is the number a * vocabulary + b: `pairs` are sorted, as `searchsorted` needs them.
+    # A bigram (a, b) is encoded as a * vocabulary + b. `unique` returns `pairs` sorted, as `searchsorted` requires.
     pairs, counts = np.unique(stream[:-1] * vocabulary + stream[1:], return_counts=True)
     totals = np.bincount(stream[:-1], minlength=vocabulary)
     frequencies = _frequencies(train, vocabulary)
 
     def seen(split: LMWindows) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bigram and the unigram probability of every target."""
+        """Return the bigram and the unigram probability of each of m targets, both [m]."""
         tokens, targets = _predictions(split)
         wanted = tokens * vocabulary + targets
-        found = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)  # an unseen bigram may be beyond the end
+        found = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)  # an unseen one may sort after all pairs
         occurrences = np.where(pairs[found] == wanted, counts[found], 0)
         precedes = totals[tokens] > 0
         return np.where(precedes, occurrences / totals[tokens].clip(min=1), frequencies[targets]), frequencies[targets]
@@ -154,16 +171,17 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
 
 
 def perplexity(probabilities: np.ndarray) -> float:
-    """Return exp of the mean negative log probability."""
+    """Return the perplexity, exp(-mean(log p)), of targets with the probabilities p [m]."""
     return float(np.exp(-np.log(probabilities).mean()))
 
 
 def _frequencies(train: LMWindows, vocabulary: int) -> np.ndarray:
+    """Return the probability of each token id [vocabulary]: its frequency in train with add-one smoothing."""
     counts = np.bincount(train.tokens, minlength=vocabulary) + 1
     return counts / counts.sum()
 
 
 def _predictions(split: LMWindows) -> tuple[np.ndarray, np.ndarray]:
-    """Return the input token and the target of every position of all windows."""
+    """Return the input token and the target at every position of all windows, both [windows * context]."""
     rows = np.arange(len(split))
     return split.pad(rows, split.context).ravel().astype(np.int64), split.targets(rows).ravel()

@@ -1,4 +1,4 @@
-"""Base classes of task builders: tasks from raw files, from the hub, or generated."""
+"""Define the base classes of task builders, which prepare the data of a task from files, the hub or a generator."""
 
 import inspect
 import json
@@ -24,19 +24,19 @@ from lra.datasets.cache import SPLITS, Identity, Splits, Writer
 from lra.datasets.groups import Group, by_size, by_value
 from lra.datasets.task import DataConfig, Task, TaskSpec
 
-GENERATED = "generated"  # origin of data that need no raw data
-LISTED = 10  # maximum number of files whose SHA-256 a record lists one by one
+GENERATED = "generated"  # origin that the record of a generated task names
+LISTED = 10  # maximum number of raw files whose SHA-256 a record lists one by one, instead of one digest of all
 
 
 class TaskBuilder(ABC):
-    """Builder of one task.
+    """Base class of builders, each of which prepares and opens the data of one task.
 
-    The keywords of its constructor are the task's options in `conf/task/`, and each is kept as an attribute of the same
-    name. A subclass defines `spec` and `write`.
+    The keyword arguments of the constructor are the task's options in `conf/task/`. Each is stored as an attribute of
+    the same name. A subclass defines `spec` and `write`.
 
     Attributes:
         name: name of the task's folder in the cache.
-        validates_on_test: True if there is no split `val` to write, and the test split serves as validation.
+        validates_on_test: True if the task has no split `val` and validates on the test split.
         data_config: folders of raw and prepared data; None until `at` sets it.
     """
 
@@ -53,14 +53,14 @@ class TaskBuilder(ABC):
     @property
     @abstractmethod
     def spec(self) -> TaskSpec:
-        """Spec of the prepared data; increase its version when the data change although the options do not."""
+        """Spec of the prepared data; increase its version when the code writes other data for the same options."""
 
     @abstractmethod
     def write(self, writers: dict[str, Writer], folder: Path) -> Any:
         """Write all examples, and return the origin of the data for the record.
 
         Args:
-            writers: writer of each split, by name.
+            writers: writer of each split, by the name of the split.
             folder: folder for other files of the task, such as a tokenizer.
         """
 
@@ -74,7 +74,7 @@ class TaskBuilder(ABC):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Values of the constructor's parameters, by name; each is an attribute of the same name."""
+        """Options of the task by name: the attributes that are named like the constructor's parameters."""
         try:
             options = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
             json.dumps(options)
@@ -86,12 +86,12 @@ class TaskBuilder(ABC):
         return options
 
     def identity(self) -> Identity:
-        """Return, as JSON values, what determines the data besides the code and the content of `files`."""
+        """Return the JSON values that determine the data, together with the code and the content of `files`."""
         return {"task": self.name or type(self).__name__.lower(), "version": self.spec.version, **self.options}
 
     @property
     def config(self) -> DataConfig:
-        """`data_config`, which `at` has set."""
+        """The `data_config` that `at` has set; `at` must have been called."""
         assert self.data_config is not None, "call `at` first"
         return self.data_config
 
@@ -104,19 +104,22 @@ class TaskBuilder(ABC):
         return digest(cache.identity_of(self.at(data_config)))
 
     def build(self, data_config: DataConfig) -> Task:
-        """Open the prepared task, preparing it first if it is not in the cache."""
+        """Return the prepared task; prepare it first if it is not in the cache."""
         return cache.prepared(self.at(data_config))
 
     def groups(self, split: Any) -> dict[str, Group]:
-        """Return the examples of a split, grouped by length and by class, for tasks that classify."""
+        """Return the indices of a split's examples grouped by length and, separately, by class.
+
+        This default is for tasks that classify.
+        """
         return {"length": by_size(split.lengths(np.arange(len(split))).sum(axis=1)), "class": by_value(split.labels)}
 
     def baseline_predictions(self, task: Task) -> np.ndarray | None:
-        """Return a trivial baseline's predictions on test [n], which reports score by group, or None."""
+        """Return the predictions [n] of a trivial baseline on test, or None; reports score them by group."""
         return None
 
     def class_names(self) -> list[str]:
-        """Return the names of the classes, for tasks that classify."""
+        """Return the names of the classes, in the order of their labels; for tasks that classify."""
         return [str(number) for number in range(self.spec.classes)]
 
     def encode(self, text: str, tokenizer: Path) -> np.ndarray:
@@ -129,17 +132,17 @@ class TaskBuilder(ABC):
         raise UserError(f"{text!r:.80}: {type(self).__name__} has no `encode` for texts; give token ids")
 
     def decode(self, ids: np.ndarray, tokenizer: Path) -> str | np.ndarray:
-        """Return token ids as text, or as grey values [side, side]; by default the ids, separated by blanks."""
+        """Return token ids as text, or as grey values [side, side]; the default is the ids, separated by blanks."""
         return " ".join(map(str, ids.tolist()))
 
     def export(self, task: Task, folder: Path) -> None:
-        """Write a prepared task in the file format of Long Range Arena if it has one, else as Parquet."""
+        """Write a prepared task to `folder`, as Parquet unless a subclass writes the files of Long Range Arena."""
         from lra.datasets.rows import write_parquet
 
         write_parquet(task, self.class_names(), folder)
 
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
-        """Convert token ids of the raw data to the ids that a prepared task stores; by default they are equal."""
+        """Return the ids that a prepared task stores for token ids of the raw data; by default, the same ids."""
         return ids
 
 
@@ -149,8 +152,9 @@ class Source:
 
     Args:
         name: origin of the data, for the record.
-        read: returns all data in the form that the task's `fill` expects; raises UserError if the hub has none.
-        files: the files; empty for the hub.
+        read: function that returns all data in the form that the task's `fill` expects; it raises UserError if the hub
+            does not provide them.
+        files: paths of the raw files; empty if the data are on the hub.
     """
 
     name: str
@@ -159,21 +163,28 @@ class Source:
 
 
 def of_splits(name: str, files: dict[str, Path], read: Callable[[Path], Any], *shared: Path) -> Source:
-    """Return a source of one file per split and `shared` files; it reads {split: read(path of the split)}."""
+    """Return a source with one file per split.
+
+    Args:
+        name: origin of the data, for the record.
+        files: path of the file of each split.
+        read: function that reads the file of one split; the source returns {split: read(path)}.
+        shared: paths of further files that `read` uses for all splits.
+    """
     every = [*shared, *files.values()]
     return Source(name=name, files=every, read=lambda: {split: read(path) for split, path in files.items()})
 
 
 class FromSource(TaskBuilder):
-    """Builder of a task that is made from raw data; a subclass defines `spec`, `find`, `fill` and `baselines`."""
+    """Base class of builders with raw data; a subclass defines `spec`, `find`, `fill` and `baselines`."""
 
     @abstractmethod
     def find(self) -> Source:
-        """Return the source of the data in `data_config` without reading it; raise UserError if there is none."""
+        """Return the source of the raw data, which is not read yet; raise UserError if there is none."""
 
     @abstractmethod
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
-        """Write all examples of the source, and return what the record adds to its name and SHA-256."""
+        """Write all examples of the source, and return record entries besides the source's name and SHA-256."""
 
     def files(self) -> list[Path]:
         return self.find().files
@@ -210,10 +221,10 @@ class FromSource(TaskBuilder):
         raise UserError(f"task.{key}: {name}: no such file or folder{' here or in LRA_DATA' if folder else ''}")
 
     def together(self, *layouts: dict[str, str]) -> dict[str, Path]:
-        """Return the paths of the first layout {key: name} whose files are below the data folder; {} if none is.
+        """Return {key: path} for the first layout {key: name} whose files are all below the data folder, else {}.
 
         Raises:
-            UserError: some files of a layout are missing.
+            UserError: only some files of a layout are there.
         """
         folder = self.data_config.data_dir if self.data_config else None
         if folder is None:
@@ -224,13 +235,13 @@ class FromSource(TaskBuilder):
             if not missing:
                 return paths
             if len(missing) < len(paths):
-                raise UserError(f"{missing[0]}: no such file; it belongs to {', '.join(layout.values())}")
+                raise UserError(f"{missing[0]}: no such file; expected all of {', '.join(layout.values())}")
         return {}
 
 
 @dataclass(kw_only=True)
 class Generated(TaskBuilder):
-    """A generated task; the fields of the dataclass are its options.
+    """Base class of builders of generated tasks; the fields of the dataclass are the task's options.
 
     Args:
         train_size: number of training examples.
@@ -239,6 +250,7 @@ class Generated(TaskBuilder):
         seed: seed of the data.
     """
 
+    # names of the options that `example_options` leaves out
     BESIDE: ClassVar[set[str]] = {"train_size", "val_size", "test_size", "seed", "causal"}
 
     train_size: PositiveInt
@@ -258,15 +270,15 @@ class Generated(TaskBuilder):
 
 
 def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> Iterator[Any]:
-    """Yield `make(*arguments)` of each call in order, for any number of processes.
+    """Yield `make(*arguments)` for each item `arguments` of `calls`, in order, for any number of worker processes.
 
-    The first call runs in this process, so that small data start no workers. At most two results per worker are queued.
+    The first call runs in this process, so that small data start no workers. At most `2 * workers` results are queued.
 
     Raises:
         UserError: a worker process ended early.
     """
-    # Spawned processes of the standard library would run the caller's script once more, and wait for the lock of the
-    # task that this process holds.
+    # Processes that the standard library spawns would run the caller's script again, and then wait for the task's lock,
+    # which this process holds.
     from joblib.externals.loky import ProcessPoolExecutor
 
     calls = iter(calls)

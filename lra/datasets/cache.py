@@ -1,9 +1,9 @@
-"""Cache of prepared tasks: built once under a lock, in a staging folder that is renamed when it is complete.
+"""Prepare each task once and cache it: build it under a lock, in a staging folder that is renamed when it is complete.
 
 A prepared task is a folder of `.npy` files and a `manifest.json` with the SHA-256 of each file. The SHA-256 are checked
 when the task is first opened, and again after its files have changed. The folder is named after a hash of everything
-that determines the data. Digests and counts of files are stored next to the tasks; a stored value is valid as long as
-path, inode, size and times of its files are unchanged.
+that determines the data. The SHA-256 and other summaries of files are stored next to the tasks; a stored value is valid
+as long as path, inode, size and times of its files are unchanged.
 """
 
 import hashlib
@@ -30,28 +30,29 @@ from lra.datasets.task import DataConfig, Split, Task, TaskSpec
 if TYPE_CHECKING:
     from lra.datasets.builder import TaskBuilder
 
-LAYOUT = 4  # version of the file format of arrays and manifest; part of the hash in the folder's name
+LAYOUT = 4  # version of the file format of arrays and manifest; it is part of the hash in the folder's name
 MANIFEST = "manifest.json"
 ARRAY = ".npy"
-STORED = "raw"  # folder of stored digests and counts, next to the folders of the tasks
+STORED = "raw"  # name of the folder that holds the values of `stored`, next to the folders of the tasks
 SPLITS = ("train", "val", "test")
-MAX_CLASSES = 2**16  # limit for classes and for the vocabulary: labels and tokens are stored as uint16
+MAX_CLASSES = 2**16  # maximum number of classes, and of token ids, since labels and tokens are stored as uint16
 LOCK_TIMEOUT_SECONDS = 3600
 REMEDY = "choose another folder with cache=... or LRA_CACHE"
-# Former names of arrays: digests use them, so that they equal the digests in the records of old runs.
+# Former names of arrays; `_digest` still uses them, so that digests equal those in the records of old runs.
 IN_DIGESTS = {"positions": "places", "attributes": "known"}
 
 Splits = dict[str, Any]  # splits by name; the objective determines the subclass of `Split`
-Identity = dict[str, Any]
+Identity = dict[str, Any]  # JSON values that determine the data of a task
 
 
 def prepared(builder: "TaskBuilder") -> Task:
-    """Open a prepared task, building it first if the cache does not have it.
+    """Return a prepared task; build it first if the cache does not have it.
 
-    Of parallel processes one builds and the others wait for its lock, which the system releases when it ends.
+    If several processes need the task, one builds it and the others wait for its lock. The operating system releases
+    the lock when that process ends, even if it was killed.
 
     Raises:
-        UserError: the data are missing, do not fit the specification, or the cached files were changed.
+        UserError: the data are missing or do not fit the spec, or a cached file was changed.
     """
     identity = identity_of(builder)
     folder = _folder(builder, identity)
@@ -72,8 +73,8 @@ def prepared(builder: "TaskBuilder") -> Task:
 
 
 def identity_of(builder: "TaskBuilder") -> Identity:
-    """Return everything that determines the data: the builder's identity, its raw files, and code outside of `lra`."""
-    own = code.fingerprints(type(builder).__module__)  # of a user's task; those of `lra` have versions instead
+    """Return what determines the data: `builder.identity()`, SHA-256 of the raw files, and code outside of lra."""
+    own = code.fingerprints(type(builder).__module__)  # {} for a task of lra, which has a version instead
     return {"layout": LAYOUT, **builder.identity(), "raw": raw_sha256(builder), **({"code": own} if own else {})}
 
 
@@ -83,12 +84,12 @@ def raw_sha256(builder: "TaskBuilder") -> dict[str, str]:
     if not files:
         return {}
     above = os.path.commonpath([path.absolute().parent for path in files])
-    names = [os.path.relpath(path, above) for path in files]
+    names = [os.path.relpath(path, above) for path in files]  # relative, so that the folder may be moved
     return stored(builder.config, files, "sha256", lambda: dict(zip(names, map(sha256, files), strict=True)))
 
 
 def is_prepared(builder: "TaskBuilder") -> bool:
-    """Return True if `prepared` would find the data in the cache."""
+    """Return True if the cache has the data of the task."""
     return (_folder(builder, identity_of(builder)) / MANIFEST).exists()
 
 
@@ -99,10 +100,12 @@ def _folder(builder: "TaskBuilder", identity: Identity) -> Path:
 
 
 def _build(builder: "TaskBuilder", folder: Path, identity: Identity) -> None:
-    """Write all files into a staging folder and rename it to `folder`; the caller holds the lock."""
+    """Write all files into a staging folder, and rename the complete folder to `folder`; the caller holds the lock."""
     task, spec = identity["task"], builder.spec
     if max(spec.vocab_size, spec.classes) > MAX_CLASSES:
-        raise UserError(f"{task}: {spec.vocab_size:,} tokens, {spec.classes:,} classes; at most {MAX_CLASSES:,}")
+        raise UserError(
+            f"{task}: {spec.vocab_size:,} tokens, {spec.classes:,} classes; expected at most {MAX_CLASSES:,} of each"
+        )
     staging = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
     staging.mkdir()
@@ -140,7 +143,7 @@ def _build(builder: "TaskBuilder", folder: Path, identity: Identity) -> None:
 
 
 def _digest(folder: Path) -> str:
-    """Return a SHA-256 of the values of all arrays, independent of the file format."""
+    """Return a SHA-256 of the values of all arrays in a folder; it does not depend on the file format."""
     digests = {}
     for path in folder.glob(f"*{ARRAY}"):
         split, name = path.stem.split(".")
@@ -149,25 +152,25 @@ def _digest(folder: Path) -> str:
 
 
 def stored(config: DataConfig, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:
-    """Return the stored JSON value `what` of these files; compute it if it is not stored or a file has changed."""
+    """Return the JSON value named `what` of these files; compute and store it if it is new or a file has changed."""
     try:
         status = {str(path.absolute()): path.stat() for path in files}
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}") from None
     state = {name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in status.items()}
-    # Inode and ctime change, too, when a file is replaced by one of equal size and mtime, as `cp -p` does.
+    # Size and mtime do not suffice: `cp -p` can replace a file by one with equal size and mtime; then ctime changes.
     memo = config.cache / STORED / f"{digest([what, state])[:16]}.json"
-    with suppress(PermissionError):  # another user's cache; `prepared` raises the error for it
+    with suppress(PermissionError):  # the cache of another user, for which `prepared` raises an error
         if memo.exists():
             return read_json(memo)
     value = compute()
-    with suppress(UserError):  # a cache folder that is read-only
+    with suppress(UserError):  # if the cache is read-only, the value is not stored
         write_json(memo, value)
     return value
 
 
 def _opened(builder: "TaskBuilder", folder: Path) -> Task:
-    """Memory-map a prepared task; raise UserError if a file differs from the SHA-256 in the manifest."""
+    """Return a prepared task with memory-mapped arrays; raise UserError if a file's SHA-256 is not the manifest's."""
     try:
         manifest = read_json(folder / MANIFEST)
     except (OSError, ValueError) as error:
@@ -189,7 +192,7 @@ def _opened(builder: "TaskBuilder", folder: Path) -> Task:
 
 
 def splits_of(folder: Path, spec: TaskSpec) -> Splits:
-    """Memory-map the arrays of all splits; without a split `val`, `val` is the test split."""
+    """Return all splits by name, with memory-mapped arrays; if the task has no split `val`, `val` is the test split."""
     arrays: dict[str, dict[str, np.ndarray]] = {}
     for path in folder.glob(f"*{ARRAY}"):
         split, name = path.stem.split(".")
@@ -199,7 +202,7 @@ def splits_of(folder: Path, spec: TaskSpec) -> Splits:
 
 
 def _split(name: str, arrays: dict[str, np.ndarray], spec: TaskSpec) -> Split:
-    """Construct the subclass of `Split` for the spec; of language modelling windows only those of train overlap."""
+    """Return a split of the class that the spec requires; windows for language modelling overlap only in train."""
     if spec.objective == "next_token":
         return LMWindows(**arrays, context=spec.max_len, stride=1 if name == "train" else spec.max_len)
     if spec.objective in ("positions", "reconstruct"):
@@ -208,10 +211,10 @@ def _split(name: str, arrays: dict[str, np.ndarray], spec: TaskSpec) -> Split:
 
 
 class Writer:
-    """Writer of the arrays of one split; it keeps offsets, labels and a digest per document in memory.
+    """Writer of the arrays of one split; tokens go to the disk, all other arrays stay in memory until `close`.
 
     `add` stores a document that occurs several times in the split only once. Methods raise UserError for tokens, labels
-    and lengths outside of the task's spec.
+    and lengths outside of the bounds in the task's spec.
     """
 
     def __init__(self, folder: Path, split: str, spec: TaskSpec) -> None:
@@ -221,20 +224,21 @@ class Writer:
         self._dtype = np.dtype("u1" if spec.pictures or spec.vocab_size <= 256 else "<u2")
         shift = Pictures.shift if spec.pictures else 0
         self._shortest = spec.max_len if spec.fixed_length else 0
+        # Minimum and maximum stored token. Windows for next-token prediction have no padding, so the id 0 is allowed.
         self._tokens = (1 - shift if spec.objective != "next_token" else 0, spec.vocab_size - 1 - shift)
         self._file = open(folder / f"{split}.tokens{ARRAY}", "wb")  # noqa: SIM115
         # `array` grows in place and needs 2 to 8 bytes per number; a list of int needs 36.
         self._offsets, self._index, self._labels = array("q", [0]), array("i"), array("H")
-        self._write_header()  # room for the final one
-        self._ends, self._positions = array("q", [0]), array("i")  # for `mark`
-        self._attributes = array("i")  # for `extend`
+        self._write_header()  # reserves the bytes of the final header
+        self._ends, self._positions = array("q", [0]), array("i")  # filled by `mark`
+        self._attributes = array("i")  # filled by `extend`
         self._seen: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return len(self._labels)
 
     def add(self, label: int, *documents: np.ndarray) -> None:
-        """Write one example: its label and its documents' token ids."""
+        """Write one example: its label, and the token ids [L] of each of its documents."""
         if self._spec.objective == "classify":
             self._check_within("label", np.array([label]), 0, self._spec.classes - 1)
         for document in documents:
@@ -266,11 +270,11 @@ class Writer:
             self._attributes.frombytes(attributes.astype(np.int32).tobytes())
 
     def mark(self, tokens: np.ndarray, answers: np.ndarray) -> None:
-        """Write n examples with answers at positions; each is one document of L tokens.
+        """Write n examples, each with one document of L tokens and with answers at some of its positions.
 
         Args:
             tokens: token ids [n, L].
-            answers: answers [n, L], negative at positions without one.
+            answers: answers [n, L], negative at positions without an answer.
         """
         rows, positions = np.nonzero(answers >= 0)
         self._check_within("answer", answers, -1, self._spec.classes - 1)
@@ -282,7 +286,7 @@ class Writer:
         self._ends.extend((self._ends[-1] + np.cumsum(np.bincount(rows, minlength=len(tokens)))).tolist())
 
     def _bytes(self, tokens: np.ndarray, lengths: Any) -> bytes:
-        """Check tokens and lengths, and return the tokens as bytes of the stored dtype."""
+        """Return the tokens as bytes of the stored dtype; raise UserError if tokens or lengths are not in the spec."""
         self._check_within("token", tokens, *self._tokens)
         if self._spec.objective != "next_token":
             self._check_within("length", lengths, self._shortest, self._spec.max_len)
@@ -304,11 +308,11 @@ class Writer:
 
     def discard(self) -> None:
         """Close the file without finishing it; a no-op after `close`."""
-        with suppress(OSError):  # buffered data may not fit on the disk, and is not needed
+        with suppress(OSError):  # buffered data may not fit on the disk; they are not needed
             self._file.close()
 
     def close(self) -> None:
-        """Complete the header of the tokens, and write the other arrays."""
+        """Write the final header of the tokens file, and write all other arrays."""
         self._file.seek(0)
         self._write_header()
         self._file.close()
@@ -321,6 +325,6 @@ class Writer:
             np.save(self._folder / f"{self.split}.{name}{ARRAY}", np.asarray(values).astype(dtype))
 
     def _write_header(self) -> None:
-        """Write the header of the tokens file; NumPy pads it, so that `close` can overwrite it with the final size."""
+        """Write the header of the tokens file; NumPy pads it to one length, so `close` can overwrite it in place."""
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._offsets[-1],)}
         np.lib.format.write_array_header_1_0(self._file, header)

@@ -1,7 +1,7 @@
-"""Groups of examples by a property, and seeded random choices of examples.
+"""Group examples by a property, and choose random examples.
 
 A `Group` maps each value of one property to the indices [k] of the examples with this value; each of n examples has
-exactly one value. Choices use a fixed seed, not the seed of a run: all runs see the same examples.
+exactly one value. Choices use a fixed seed instead of the seed of a run, so that all runs see the same examples.
 """
 
 import heapq
@@ -15,20 +15,23 @@ from lra.core import streams
 Group = dict[str, np.ndarray]
 Row = TypeVar("Row")
 
-PARTS = 5  # ranges of `by_size`
-SEED = 0
-HOLD_OUT, LIMIT, SHUFFLE, HOLD_OUT_TEST = 0, 1, 2, 3  # indices in the random stream "data"
+PARTS = 5  # maximum number of ranges of `by_size`
+SEED = 0  # seed of all choices
+HOLD_OUT, LIMIT, SHUFFLE, HOLD_OUT_TEST = 0, 1, 2, 3  # index of each kind of choice in the random stream "data"
 
 
 def by_value(values: np.ndarray, name: Callable[[int], str] = str) -> Group:
-    """Return a group for each distinct number in `values` [n], in ascending order."""
+    """Return {name(number): indices [k] at which `values` [n] has this number}, in ascending order of the numbers."""
     return {name(int(value)): np.flatnonzero(values == value) for value in np.unique(values)}
 
 
 def by_size(sizes: np.ndarray) -> Group:
-    """Return groups of whole numbers `sizes` [n] by ranges `min-max`, ascending; each range has a fifth, up to ties."""
+    """Return {"min-max": indices [k] at which `sizes` [n] is in this range}, in ascending order of the ranges.
+
+    Each range has about a fifth of the examples. If many sizes are equal, there are fewer ranges, of unequal size.
+    """
     ranks = np.arange(1, PARTS) * len(sizes) // PARTS
-    # `unique`: a size that fills several ranges ends one range only.
+    # `unique`, because a size that more than a fifth of the examples have may be the bound of several ranges.
     parts = np.searchsorted(np.unique(np.sort(sizes)[ranks]), sizes, side="right")
 
     def name(part: int) -> str:
@@ -39,7 +42,7 @@ def by_size(sizes: np.ndarray) -> Group:
 
 
 def held_out(labels: np.ndarray, fraction: float = 0.1, split: str = "val") -> np.ndarray:
-    """Return a mask [n] of a random fraction of each class of `labels` [n], held out for `split`."""
+    """Return a mask [n] of examples held out for `split`: a random fraction of each class in `labels` [n]."""
     index = HOLD_OUT_TEST if split == "test" else HOLD_OUT
     chosen = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels).tolist():
@@ -49,7 +52,7 @@ def held_out(labels: np.ndarray, fraction: float = 0.1, split: str = "val") -> n
 
 
 def limited(count: int, limit: int | None, split: str) -> np.ndarray:
-    """Return ascending indices of `limit` random examples out of `count`; all if `limit` is None or not smaller."""
+    """Return the ascending indices of `limit` random examples out of `count`; None or a larger limit returns all."""
     if limit is None or limit >= count:
         return np.arange(count)
     draw = streams.generator(SEED, "data", LIMIT, *split.encode())
@@ -57,15 +60,19 @@ def limited(count: int, limit: int | None, split: str) -> np.ndarray:
 
 
 def sampled(rows: Iterable[Row], limit: int | None, split: str) -> Iterator[Row]:
-    """Yield at most `limit` random rows of a stream of unknown length, in order; memory holds only `limit` rows."""
+    """Yield `limit` random rows of a stream, or all if it has fewer or `limit` is None, in the order of the stream.
+
+    The length of the stream need not be known, and only `limit` rows are held in memory.
+    """
     if limit is None:
         return iter(rows)
     draw = streams.generator(SEED, "data", LIMIT, *split.encode())
-    # The `limit` smallest of independent random keys are a uniform sample; `number` breaks ties and restores the order.
+    # Rows with the `limit` smallest of independent random keys are a uniform sample. `number` breaks ties between keys
+    # and restores the order.
     kept = heapq.nsmallest(limit, ((draw.random(), number, row) for number, row in enumerate(rows)))
     return (row for _, _, row in sorted(kept, key=lambda item: item[1]))
 
 
 def shuffled(count: int) -> np.ndarray:
-    """Return the indices of `count` examples in random order."""
+    """Return the indices 0 to count - 1 in random order."""
     return streams.generator(SEED, "data", SHUFFLE).permutation(count)

@@ -1,4 +1,4 @@
-"""Downloads from the Hugging Face hub; a message precedes each, and errors are one line."""
+"""Download data from the Hugging Face hub; print a message before each download, and raise one-line errors."""
 
 import os
 import urllib.error
@@ -19,7 +19,14 @@ class NotFetched(Exception):
 
 
 def rows(config: DataConfig, dataset: str, *, split: str, count: int, wants: str) -> Any:
-    """Return the rows of a split of a data set on the hub, through `datasets`.
+    """Return the rows of a split of a data set on the hub, loaded by `datasets`.
+
+    Args:
+        config: the cache folder, and the data folder for the error.
+        dataset: name of the data set.
+        split: name of the split.
+        count: expected number of rows.
+        wants: files or folders that the data folder may hold instead, for the error.
 
     Raises:
         UserError: the download failed (`missing_data_error`), or the split does not have `count` rows.
@@ -37,7 +44,9 @@ def rows(config: DataConfig, dataset: str, *, split: str, count: int, wants: str
 
 
 def file(config: DataConfig, repository: str, name: str, *, wants: str) -> Path:
-    """Return the local path of a file of a repository on the hub; download it if necessary.
+    """Return the local path of the file `name` of a repository on the hub; download the file if necessary.
+
+    `wants` names the file that the data folder may hold instead, for the error.
 
     Raises:
         UserError: the download failed (`missing_data_error`).
@@ -53,9 +62,10 @@ def file(config: DataConfig, repository: str, name: str, *, wants: str) -> Path:
 
 @cache
 def files(config: DataConfig, name: str, configuration: str | None = None) -> dict[str, list[Path]]:
-    """Return the Arrow files of each split of a data set of the hub or of a folder, through `datasets.load_dataset`.
+    """Return the paths of the Arrow files of each split of a data set that `datasets.load_dataset` loads.
 
-    A data set that was fetched before is read from the cache, without a request to the hub.
+    `name` is a data set on the hub or a local folder. A data set that was fetched before is read from the cache,
+    without a request to the hub.
 
     Raises:
         UserError: the data set cannot be loaded.
@@ -79,7 +89,7 @@ def files(config: DataConfig, name: str, configuration: str | None = None) -> di
 
 
 def from_hub(what: str, load: Callable[[], Any], local: bool = False) -> Any:
-    """Return the result of `load`; unless the data are local, print a message and check that the hub answers.
+    """Return the result of `load`; unless the data are local, first print a message and check that the hub answers.
 
     Raises:
         NotFetched: loading failed.
@@ -105,7 +115,7 @@ def is_reachable() -> bool:
 def missing_data_error(config: DataConfig, what: str, *, wants: str, reason: str) -> UserError:
     """Return the error for data that are not in the data folder and could not be downloaded."""
     looked = f"not in {config.data_dir}" if config.data_dir else "no data folder is set (LRA_DATA=... or data_dir=...)"
-    return UserError(f"{what}: {looked}, and it could not be fetched ({reason}). Put there: {wants}")
+    return UserError(f"{what}: {looked}, and it could not be fetched ({reason}). Put into the data folder: {wants}")
 
 
 def _fetched(load: Callable[[], Any], config: DataConfig, what: str, *, wants: str) -> Any:
@@ -116,7 +126,10 @@ def _fetched(load: Callable[[], Any], config: DataConfig, what: str, *, wants: s
 
 
 def _ask() -> None:
-    """Raise ConnectionError if the hub does not answer one short request; its client would retry for half a minute."""
+    """Raise ConnectionError if the hub does not answer one request within 5 seconds.
+
+    The hub's client library would retry for half a minute instead.
+    """
     from huggingface_hub import constants
 
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):

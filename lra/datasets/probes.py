@@ -1,8 +1,9 @@
-"""Base class of probes: generated sequences with answers at some positions; a probe tests one ability of a mixer.
+"""Define the base class of probes. A probe is a generated task that tests one ability of a mixer.
 
-Examples are generated in blocks. A block depends only on (seed, split, block) and is drawn from raw Philox bits: a seed
-gives the same bytes on every machine, and a larger split begins with the same examples. Accuracy is computed over the
-scored positions of all examples together; the loss is the mean over the scored positions of a batch.
+An example is a sequence with answers at some positions; only these positions are scored. Examples are generated in
+blocks. A block depends only on (seed, split, block) and is drawn from raw Philox bits, so that a seed gives the same
+bytes on every machine, and a larger split begins with the same examples. Accuracy is computed over the scored positions
+of all examples together; the loss is the mean over the scored positions of a batch.
 """
 
 from abc import abstractmethod
@@ -23,8 +24,8 @@ from lra.datasets.splits import PositionLabels
 from lra.datasets.task import Objective, TaskSpec, titled
 
 VERSION = 1
-BLOCK = 1_024  # examples per block
-TABLE = len(SPLITS)  # index in the random stream "data" for draws that all splits share; splits have 0, 1, 2
+BLOCK = 1_024  # number of examples in a block
+TABLE = len(SPLITS)  # index in the random stream "data" of draws that all splits share; the splits use 0, 1 and 2
 
 Examples = tuple[np.ndarray, np.ndarray]
 """Tokens [n, L] and answers [n, L]; positions with a negative answer are not scored."""
@@ -38,7 +39,7 @@ class Draws:
 
     def below(self, bound: int | np.ndarray, *shape: int) -> np.ndarray:
         """Draw integers [*shape] from 0 to bound - 1 (bias below bound / 2^32); `bound` is broadcast to `shape`."""
-        # The upper 32 bits times the bound, shifted: no draw is rejected, so the number of draws is known.
+        # Multiply the upper 32 bits by the bound, and shift: unlike rejection, this uses one draw per number.
         high = self._bits.random_raw(int(np.prod(shape))) >> np.uint64(32)
         return ((high.reshape(shape) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
 
@@ -48,7 +49,7 @@ class Draws:
         return (words.astype(np.float64) + 0.5).reshape(shape) * 2.0**-52
 
     def subsets(self, bound: int, rows: int, count: int) -> np.ndarray:
-        """Draw `count` different numbers from 0 to bound - 1 for each row, in random order [rows, count]."""
+        """Draw `count` different integers from 0 to bound - 1 per row, in random order; return them [rows, count]."""
         table = np.tile(np.arange(bound, dtype=np.min_scalar_type(bound)), (rows, 1))
         row = np.arange(rows)
         for column in range(count):  # the first steps of a Fisher-Yates shuffle of each row
@@ -59,13 +60,14 @@ class Draws:
 
 @dataclass(kw_only=True)
 class Probe(Generated):
-    """Base class of generated tasks with answers at positions.
+    """Base class of generated tasks with answers at some positions.
 
-    The task's name includes each option of the examples whose value differs from `published`. A probe has a `length`
-    and a `vocabulary`, the number of different tokens; their ids start at 1, since 0 is padding.
+    The task's name lists each option whose value differs from `published`, the options of the paper. Every probe
+    declares the options `length`, in tokens, and `vocabulary`, the number of different tokens; token ids start at 1,
+    since 0 is padding.
 
     Args:
-        causal: predictions may not depend on later positions.
+        causal: True if predictions may not depend on later positions.
     """
 
     published: ClassVar[dict[str, Any]]
@@ -73,7 +75,7 @@ class Probe(Generated):
 
     causal: bool
 
-    if TYPE_CHECKING:  # every probe declares these options among its own, in their order
+    if TYPE_CHECKING:  # not fields here, so that every probe can list them in the order of its own options
 
         @property
         def length(self) -> int: ...
@@ -83,7 +85,7 @@ class Probe(Generated):
 
     @abstractmethod
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
-        """Generate `rows` examples; `train` is True for the training split."""
+        """Return `rows` generated examples; `train` is True for the training split."""
 
     def at_least(self, because: str = "", **minimum: int) -> None:
         """Raise UserError for an option below its minimum; `because` is the `key=value` that requires it."""
@@ -94,7 +96,7 @@ class Probe(Generated):
 
     @property
     def positions(self) -> int:
-        """Number of positions of an example that a model reads."""
+        """Number L of tokens of an example that a model reads."""
         return self.length
 
     @property
@@ -122,10 +124,10 @@ class Probe(Generated):
         )
 
     def blocks(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        """Yield the name of the split, tokens and answers of each block of examples."""
+        """Yield (name of the split, tokens, answers) for each block of examples of all splits."""
         for number, (split, size) in enumerate(self.sizes.items()):
             for start in range(0, size, BLOCK):
-                # Draw the whole last block, too: its examples must not depend on the size of the split.
+                # Draw the last block completely, too, since its examples must not depend on the size of the split.
                 tokens, answers = self.draw(Draws(self.seed, number, start // BLOCK), BLOCK, train=split == "train")
                 rows = min(BLOCK, size - start)
                 yield split, tokens[:rows], answers[:rows]
@@ -146,12 +148,15 @@ class Probe(Generated):
         return {}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Return groups of predictions by the scored position."""
+        """Return the indices of a split's predictions, grouped by the scored position."""
         return {"position": by_size(np.asarray(split.positions))}
 
 
 def grid(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
-    """Return all tokens [n, L] of a split, and the example of each prediction [m]; all documents have one length."""
+    """Return all tokens [n, L] of a split, and the index of the example of each prediction [m].
+
+    All examples must have the same length.
+    """
     tokens = np.asarray(split.tokens).reshape(len(split), -1)
     return tokens, np.repeat(np.arange(len(split)), split.counts(np.arange(len(split))))
 

@@ -1,4 +1,4 @@
-"""Readers of raw data: bytes, lines and JSON rows of plain or compressed files. Errors name file and line."""
+"""Read bytes, lines and JSON rows from plain or compressed files; errors name the file and the line."""
 
 import codecs
 import gzip
@@ -12,7 +12,7 @@ from typing import IO, Any
 from lra.core.errors import UserError
 from lra.core.files import parse_json
 
-BEGINNING = 1_024  # bytes in which `[` is looked for, the start of a JSON array
+BEGINNING = 1_024  # number of bytes of a file that are searched for `[`, with which a JSON array begins
 LFS_POINTER = b"version https://git-lfs"
 NOT_UTF8 = "not UTF-8; convert the file, from Latin-1 with `iconv -f LATIN1 -t UTF-8`"
 
@@ -27,7 +27,7 @@ def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO]:
                 raise UserError(f"{path}: a Git LFS pointer instead of the data; fetch them with `git lfs pull`")
         with kinds.get(path.suffix.lower(), open)(path, mode, **options) as file:
             yield file
-    except UnicodeDecodeError:  # its position counts from a buffer, so look for the line of the file
+    except UnicodeDecodeError:  # the error's position counts from the start of a buffer, so find the line itself
         bad = (where for where, line in lines(path) if line.decode(errors="ignore").encode() != line)
         raise UserError(f"{next(bad, path)}: {NOT_UTF8}") from None
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
@@ -60,7 +60,11 @@ def checked_text(where: str, text: str) -> str:
 
 
 def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where, row) for each row of a file of JSON lines or one JSON array; rows must have these fields.
+    """Yield (where, row) for each row of a file of JSON lines, or for each item of a file with one JSON array.
+
+    Args:
+        path: file, plain or compressed.
+        fields: required fields of a row, and their types.
 
     Raises:
         UserError: a row is not a JSON object, or a field is missing or has another type.
@@ -83,7 +87,7 @@ def _json_values(path: Path) -> Iterator[tuple[str, Any]]:
         except UnicodeDecodeError:
             raise UserError(f"{where}: {NOT_UTF8}") from None
         except ValueError as error:
-            reason = str(error).partition(";")[0]  # the rest is advice to programmers
+            reason = str(error).partition(";")[0]  # what follows is advice to programmers
             raise UserError(f"{where}: not JSON: {reason}; expected one object a line, or one array") from None
         if array:
             yield from ((f"{path}: item {number}", item) for number, item in enumerate(value, start=1))

@@ -1,4 +1,4 @@
-"""Splits as map-style PyTorch datasets, Arrow tables and Parquet files, for code outside of `lra`."""
+"""Convert splits to map-style PyTorch datasets, Arrow tables and Parquet files, for code outside of `lra`."""
 
 import secrets
 import shutil
@@ -22,21 +22,22 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
 
-IGNORED = -100  # target of positions that are not scored: the default `ignore_index` of cross_entropy
-AT_ONCE = 1_024  # examples of an Arrow batch
+IGNORED = -100  # target at positions that are not scored: the default `ignore_index` of cross_entropy
+AT_ONCE = 1_024  # maximum number of rows in an Arrow batch
 NAMES = {"train": "train", "val": "validation", "test": "test"}  # split names of the library `datasets`
 
 Row = dict[str, Any]
 
 
 class Rows(Dataset[Row]):
-    """Examples of one split, read from memory-mapped files; pickling stores folder, name and spec but no data.
+    """Dataset of the examples of one split, read from memory-mapped files.
 
-    A row is a dictionary of int64 tensors without padding:
+    A pickled dataset holds only folder, name and spec, and opens the files again. An item is a dictionary of int64
+    tensors without padding:
 
     - tasks that classify: `tokens` [L], or `tokens_1` and `tokens_2` for pairs, and the integer `label`;
-    - other tasks: `tokens` [L], `targets` [L], -100 at positions that are not scored, and `mask` bool [L], True at
-      scored positions.
+    - other tasks: `tokens` [L], `targets` [L], which are -100 at positions that are not scored, and `mask` bool [L],
+      which is True at scored positions.
 
     Args:
         folder: folder of the prepared task.
@@ -48,7 +49,7 @@ class Rows(Dataset[Row]):
         self.folder, self.name, self.spec = folder, name, spec
         split = splits_of(folder, spec)[name]
         arrays = {key: np.asarray(value) for key, value in vars(split).items() if isinstance(value, np.memmap)}
-        self.split = replace(split, **arrays)  # views as plain arrays: indexing a memmap is slower
+        self.split = replace(split, **arrays)  # the same memory as plain arrays, because indexing a memmap is slower
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Rows, (self.folder, self.name, self.spec)
@@ -73,18 +74,21 @@ class Rows(Dataset[Row]):
         return ["tokens"] if self.spec.documents == 1 else [f"tokens_{n + 1}" for n in range(self.spec.documents)]
 
     def _marked(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return tokens and targets [rows, L] of a task that predicts at positions; all examples have one length."""
+        """Return the tokens and targets, both [len(rows), L], of a task that predicts at positions.
+
+        All examples must have the same length.
+        """
         length = int(self.split.lengths(rows[:1])[0, 0])
         targets = np.full(len(rows) * length, IGNORED)
-        scored = self.split.scored(rows, length)
+        scored = self.split.scored(rows, length)  # None if all positions are scored
         targets[slice(None) if scored is None else scored] = self.split.targets(rows).ravel()
         return self.split.pad(rows, length), targets.reshape(len(rows), length)
 
     def dataset(self, classes: Sequence[str], digest: str) -> "datasets.Dataset":
         """Return the split as a dataset of the library `datasets`, with features and class names.
 
-        Tokens that are stored in the order of the rows are not copied. Rows have no `mask`. For language modelling a
-        row is a document, since training windows overlap.
+        The rows have no `mask`. For language modelling a row is a document, since training windows overlap. Tokens that
+        are stored in the order of the rows are not copied.
         """
         import datasets
         import pyarrow as pa
@@ -98,7 +102,7 @@ class Rows(Dataset[Row]):
             columns["targets"] = datasets.List(datasets.Value("int32"))
         features, name = datasets.Features(columns), NAMES[self.name]
         table = pa.Table.from_batches(self._batches(features.arrow_schema), features.arrow_schema)
-        fingerprint = f"{digest[:16]}-{name}"  # datasets would hash all rows
+        fingerprint = f"{digest[:16]}-{name}"  # without one, `datasets` would hash all rows
         return datasets.Dataset(table, datasets.DatasetInfo(features=features), name, fingerprint=fingerprint)
 
     def _batches(self, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
@@ -119,7 +123,10 @@ class Rows(Dataset[Row]):
             )
 
     def _documents(self, stored: np.ndarray) -> "pa.ListArray":
-        """Return the tokens of these stored documents; adjacent ones are a view of the memory-mapped file."""
+        """Return the tokens of the stored documents with the indices `stored`, one list per document.
+
+        The tokens of adjacent documents are a view of the memory-mapped file, unless they are shifted.
+        """
         split = self.split
         if (np.diff(stored) == 1).all():
             tokens = split.tokens[split.offsets[stored[0]] : split.offsets[stored[-1] + 1]]
@@ -142,10 +149,11 @@ def _lists(lengths: np.ndarray, values: np.ndarray) -> "pa.ListArray":
 
 
 def collate(rows: Sequence[Row]) -> dict[str, Tensor]:
-    """Stack rows into a batch, padded on the right to the longest row: tokens with 0, targets with -100.
+    """Return a batch of rows, padded on the right to the longest row: tokens with 0, targets with -100.
 
     The batch has the keys of the rows: `tokens` [B, L], `label` [B], `targets` [B, L], `mask` [B, L]. If the rows have
-    no mask, the batch gets one that is True at tokens: `mask`, or `mask_1` and `mask_2` for pairs.
+    no `mask`, the batch gets masks [B, L] that are True at tokens and False at padding: `mask`, or `mask_1` and
+    `mask_2` for pairs.
     """
     batch: dict[str, Tensor] = {}
     for key in rows[0]:
@@ -161,7 +169,7 @@ def collate(rows: Sequence[Row]) -> dict[str, Tensor]:
 
 
 def rows_of(task: Task) -> dict[str, Rows]:
-    """Return the splits of a prepared task by name, without `val` if the task validates on the test split."""
+    """Return a dataset for each split of a prepared task, by name; no `val` if the task validates on the test split."""
     splits = [name for name in SPLITS if not (name == "val" and task.validates_on_test)]
     return {name: Rows(task.folder, name, task.spec) for name in splits}
 

@@ -1,6 +1,6 @@
-"""Self-pretraining: predict tokens of a task's training documents, without labels.
+"""Build self-pretraining tasks: predict tokens of the training documents of a classification task, without labels.
 
-Legend: n documents, L tokens, V the task's vocabulary; V itself is the mask token.
+Legend: n documents, m predictions, L tokens, V size of the task's vocabulary; the id V is the mask token.
 
 Source:
     Amos et al. 2024.
@@ -19,41 +19,42 @@ from lra.core.errors import UserError
 from lra.datasets.groups import held_out
 from lra.datasets.task import Split, Task, TaskSpec
 
-SHORTEST = 2  # tokens; shorter documents are left out, since next-token prediction has no target in them
+SHORTEST = 2  # minimum number of tokens of a document; next-token prediction has no target in a shorter one
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenPrediction(Split):
-    """Base class of splits for self-pretraining: n documents, each of them one example.
+    """Base class of splits for self-pretraining: n documents, each of which is one example.
 
     Args:
-        shift: `shift` of the split of the classification task; unless it is 0, all documents have one length.
+        shift: `shift` of the classification task's split; unless it is 0, all documents must have the same length,
+            because `pad` would shift the padding, too.
         vocab_size: V.
-        values: targets are the numbers (id - 1) / (V - 2), such as grey values, instead of token ids.
+        values: True if targets are the numbers (id - 1) / (V - 2), such as grey values, instead of token ids.
     """
 
     shift: int  # type: ignore[misc]
     vocab_size: int
     values: bool
     documents = 1
-    ahead: ClassVar[int]  # distance from a scored position to the token it predicts
+    ahead: ClassVar[int]  # number of positions from a scored position to the token that is predicted there
 
     def __len__(self) -> int:
         return len(self.index)
 
     @abstractmethod
     def positions(self, row: int, length: int) -> np.ndarray:
-        """Return the scored positions of the stored document `row`, which has `length` tokens, ascending."""
+        """Return the scored positions of the stored document `row` of `length` tokens, in ascending order."""
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
         return super().pad(examples, length).astype(np.int32) + self.shift
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
-        """Return the indices of the predicted tokens in `tokens` [m]."""
+        """Return the indices [m] in `self.tokens` of the tokens to predict."""
         return np.concatenate([start + positions + self.ahead for start, positions in self._scored(examples)])
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
-        """Return the predicted token ids [m], or with `values` numbers from 0 to 1 [m]."""
+        """Return the token ids to predict [m] int64 or, if `values` is True, numbers from 0 to 1 [m] float32."""
         ids = self.tokens[self.predictions(examples)].astype(np.int64) + self.shift
         return ((ids - 1) / (self.vocab_size - 2)).astype(np.float32) if self.values else ids
 
@@ -61,17 +62,17 @@ class TokenPrediction(Split):
         return np.concatenate([line * length + positions for line, (_, positions) in enumerate(self._scored(examples))])
 
     def _scored(self, examples: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """Return, for each document, its start in `tokens` and its scored positions."""
+        """Return, for each document, the index of its first token in `self.tokens`, and its scored positions."""
         bounds = [(row, self.offsets[row], self.offsets[row + 1]) for row in self._rows(examples).tolist()]
         return [(start, self.positions(row, int(stop - start))) for row, start, stop in bounds]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedTokens(TokenPrediction):
-    """Masked prediction of random tokens of each document, at least one.
+    """Split for masked prediction: random tokens of each document, at least one, are masked and predicted.
 
-    The masked positions depend only on (seed, draw, document): each training step has another draw, all evaluations
-    have the same.
+    The masked positions depend only on (seed, draw, document). Each training step uses another draw; all evaluations
+    use draw 0.
 
     Args:
         share: probability of masking a token.
@@ -90,7 +91,7 @@ class MaskedTokens(TokenPrediction):
     def positions(self, row: int, length: int) -> np.ndarray:
         draws = streams.generator(self.seed, "mask", self.draw, row).random(length)
         hidden = np.flatnonzero(draws < self.share)
-        return hidden if len(hidden) else np.array([draws.argmin()])  # a document without a target has no loss
+        return hidden if len(hidden) else np.array([draws.argmin()])  # at least one, for a loss
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
         batch = super().pad(examples, length)
@@ -100,7 +101,7 @@ class MaskedTokens(TokenPrediction):
 
 @dataclass(frozen=True, kw_only=True)
 class NextToken(TokenPrediction):
-    """Next-token prediction: predict each token but the first from the tokens before it."""
+    """Split for next-token prediction: each token except the first is predicted from the tokens before it."""
 
     ahead = 1
 
@@ -112,7 +113,7 @@ Objective = Literal["masked", "next"]
 
 
 def spec_of(spec: TaskSpec, objective: Objective, *, values: bool) -> TaskSpec:
-    """Return the spec of the pretraining task that belongs to the classification task `spec`.
+    """Return the spec of the pretraining task on the inputs of the classification task with the spec `spec`.
 
     Raises:
         UserError: the task does not classify.
@@ -144,22 +145,22 @@ def inputs_of(
     holdout: float,
     seed: int,
 ) -> Task:
-    """Return the pretraining task, whose data are the training documents without their labels.
+    """Return the pretraining task; its data are the training documents of a classification task, without labels.
 
     Args:
         train: training split of the classification task.
         spec: spec of the classification task.
-        digest: digest of its data.
+        digest: digest of the data of the classification task.
         objective: `masked` or `next`.
-        values: predict numbers instead of classes.
+        values: True to predict numbers, False to predict token ids.
         share: probability of masking a token.
-        holdout: fraction of the documents for validation, chosen with a fixed seed.
+        holdout: fraction of the documents for validation; they are chosen with a fixed seed.
         seed: seed of the masks.
     """
     rows = np.flatnonzero(np.diff(train.offsets) >= SHORTEST)
     held = held_out(np.zeros(len(rows), dtype=int), holdout)
     if not held.any() or held.all():
-        raise UserError(f"pretrain.holdout={holdout}: expected training and validation documents out of {len(rows)}")
+        raise UserError(f"pretrain.holdout={holdout}: leaves none of {len(rows)} documents for training or validation")
 
     kind = partial(MaskedTokens, share=share, seed=seed) if objective == "masked" else NextToken
 

@@ -1,4 +1,4 @@
-"""Subclasses of `Split` for windows, for answers at positions and for pictures; duplicate and contradictory examples.
+"""Define splits of windows, of answers at positions and of pictures; count duplicate and contradictory examples.
 
 Legend: n examples, m predictions.
 """
@@ -15,9 +15,9 @@ from lra.datasets.task import Split
 
 @dataclass(frozen=True, kw_only=True)
 class LMWindows(Split):
-    """Documents as one stream of tokens, cut into windows of `context` tokens that start every `stride` tokens.
+    """Split of windows: `context` consecutive tokens of all documents as one stream, starting every `stride` tokens.
 
-    An example is a window; its targets are the window one token later.
+    An example is a window; its targets are the tokens of the window that starts one token later.
     """
 
     context: int
@@ -31,7 +31,7 @@ class LMWindows(Split):
         return np.full((len(examples), 1), self.context)
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
-        """Return the indices of the predictions, one for each token of each window."""
+        """Return the indices [len(examples) * context] of the predictions, one for each token of each window."""
         return (np.asarray(examples)[:, None] * self.context + np.arange(self.context)).ravel()
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
@@ -48,11 +48,12 @@ class LMWindows(Split):
 
 @dataclass(frozen=True, kw_only=True)
 class PositionLabels(Split):
-    """Examples of one document each, with answers at some positions; only these positions are scored.
+    """Split of examples with one document each and answers at some positions; only these positions are scored.
 
     Args:
-        ends: example i has the predictions ends[i] to ends[i + 1] - 1 [n + 1] int64.
-        positions: position of each prediction in its document [m], ascending in each document.
+        ends: bounds of the examples' predictions [n + 1] int64; example i has the predictions ends[i] to
+            ends[i + 1] - 1.
+        positions: position of each prediction in its document [m], ascending within a document.
         labels: answer of each prediction [m].
     """
 
@@ -65,7 +66,7 @@ class PositionLabels(Split):
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
         counts = self.counts(examples)
-        before = np.cumsum(counts) - counts  # predictions of earlier examples of the batch
+        before = np.cumsum(counts) - counts  # number of predictions of earlier examples of the batch
         return np.repeat(self.ends[np.asarray(examples)] - before, counts) + np.arange(counts.sum())
 
     def counts(self, examples: np.ndarray) -> np.ndarray:
@@ -74,7 +75,7 @@ class PositionLabels(Split):
         return self.ends[examples + 1] - self.ends[examples]
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
-        """Return the answers of these examples, concatenated."""
+        """Return the answers of these examples, concatenated [sum of `counts`]."""
         return self.labels[self.predictions(examples)].astype(np.int64)
 
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray:
@@ -89,7 +90,7 @@ class PositionLabels(Split):
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures(Split):
-    """Pictures stored as grey values [n * pixels] uint8; a token is a value + 1, so that no pixel is padding.
+    """Split of pictures, stored as grey values [n * pixels] uint8; a token is value + 1, so that no pixel is padding.
 
     Args:
         attributes: p attributes of each picture [n * p] int32 if the pictures were generated, else None.
@@ -99,7 +100,7 @@ class Pictures(Split):
     attributes: np.ndarray | None = None
 
     def document(self, example: int, number: int = 0) -> np.ndarray:
-        return self.pad(np.array([example]), 0)[0]
+        return self.pad(np.array([example]), 0)[0]  # `pad` does not use the length
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
         """Return tokens [len(examples), pixels] uint16; `length` must be the number of pixels."""
@@ -111,7 +112,11 @@ class Pictures(Split):
 
 
 def contradictions(splits: dict[str, Split]) -> dict[str, int]:
-    """Count distinct examples that are in several splits or have several labels, and pairs of one document twice."""
+    """Return the number of examples of each doubtful kind.
+
+    The kinds are distinct examples in several splits, distinct examples with several labels, and pairs of a document
+    and itself.
+    """
     names: dict[bytes, set[str]] = defaultdict(set)
     labels: dict[bytes, set[int]] = defaultdict(set)
     for name, split in splits.items():
@@ -127,7 +132,7 @@ def contradictions(splits: dict[str, Split]) -> dict[str, int]:
 
 
 def seen(train: Split, test: Split) -> float:
-    """Return the percentage of test examples whose documents are also an example of train; labels are ignored."""
+    """Return the percentage of test examples that are also examples of train; labels are not compared."""
     of_train, of_test = set(_examples(train)), _examples(test)
     return 100 * sum(example in of_train for example in of_test) / len(of_test)
 

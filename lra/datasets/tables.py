@@ -1,4 +1,4 @@
-"""Reader of labelled texts or token ids in CSV, TSV, JSON, Parquet and Arrow files.
+"""Read labelled texts or token ids from CSV, TSV, JSON, Parquet and Arrow files.
 
 CSV is read with Python's `csv`, which reports the line of each row and refuses text after a closing quote mark; pyarrow
 and pandas accept such text as part of the cell, or do not report the line. Every cell is text: 007 stays 007.
@@ -19,8 +19,8 @@ from lra.core.errors import UserError
 from lra.core.names import ENDS, split_end
 from lra.datasets import readers
 
-TEXT2 = "text2"
-MAX_ID = 2**16 - 2  # ids are stored plus one as uint16, since 0 is padding
+TEXT2 = "text2"  # default name of the column of second texts
+MAX_ID = 2**16 - 2  # maximum token id: id + 1 is stored as uint16, since 0 is padding
 
 Quotes = Literal["doubled", "escaped", "none"]
 DIALECTS: dict[Quotes | None, dict[str, Any]] = {
@@ -36,15 +36,16 @@ Row = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Names of the columns that are read.
+    """Names of the columns to read, and how to read their cells.
 
     Args:
-        text: column of the texts, or of lists of token ids; for pairs of the first text.
-        text2: column of the second text of pairs. Under the default name `text2` files may lack this column.
-        label: column of the classes, texts or whole numbers.
+        text: column of the texts or of lists of token ids; for pairs, column of the first text.
+        text2: column of the second text of pairs. A file may lack it if this is the default name, `text2`.
+        label: column of the classes, which are texts or whole numbers.
         header: names of all columns, in order, of CSV and TSV files without a header line; None if they have one.
-        quotes: how quoted cells of CSV and TSV files hold a quote mark: `doubled`; `escaped` by a backslash; `none`: no
-            cell is quoted. None reads like `doubled`, but refuses rows that may have been written without quoting.
+        quotes: notation of a quote mark inside a quoted cell of CSV and TSV files: `doubled`, or `escaped` by a
+            backslash; `none` means that no cell is quoted. None reads like `doubled`, but refuses rows that may have
+            been written without quoting.
         ids: True if the text columns hold lists of token ids.
         padding: token id that is stripped from both ends of each list; None strips nothing.
     """
@@ -59,7 +60,7 @@ class Columns:
 
 
 class Example(NamedTuple):
-    """One row: its `file:line`, its label, and one or two texts, or instead of texts token ids + 1 [L] uint16.
+    """Row of a file: its `file:line`, its label, and one or two texts or arrays of token ids + 1 [L] uint16.
 
     The label is '' for an empty cell, and None for a null or for -1 in a `datasets.ClassLabel` column.
     """
@@ -85,7 +86,7 @@ def examples(path: Path, columns: Columns) -> Iterator[Example]:
     else:
         raise UserError(f"{path}: expected a file that ends in {', '.join(ENDS)}")
     for where, row in rows:
-        second = columns.text2 != TEXT2 or TEXT2 in row
+        second = columns.text2 != TEXT2 or TEXT2 in row  # a name that the user has set is required
         names = [columns.text, columns.text2] if second else [columns.text]
         for name in (*names, columns.label):
             if name not in row:
@@ -123,7 +124,7 @@ def _ids(where: str, value: Any, columns: Columns) -> np.ndarray:
 
 
 def _label(where: str, value: Any) -> str | None:
-    """Return the text or whole number of a label cell as text; None for a null."""
+    """Return the content of a label cell, a text or a whole number, as text; None for a null."""
     if value is None:
         return None
     if not isinstance(value, str | int):
@@ -138,7 +139,7 @@ def _label(where: str, value: Any) -> str | None:
 def _csv_rows(path: Path, delimiter: str, columns: Columns) -> Iterator[Row]:
     """Yield the rows of a CSV or TSV file; unless `columns.header` is given, the first row is the header.
 
-    The line number of a row is that of its first line. Blank lines are skipped.
+    The line number of a row is the number of its first line. Blank lines are skipped.
     """
     names, end = columns.header, 0
     csv.field_size_limit(sys.maxsize)  # the module's limit of 131,072 characters is shorter than a book
@@ -160,7 +161,8 @@ def _csv_rows(path: Path, delimiter: str, columns: Columns) -> Iterator[Row]:
                     raise UserError(f"{where}: expected {len(names)} columns: {', '.join(names)}; found {len(cells)}")
                 if header == names:
                     raise UserError(
-                        f"{where}: a header; remove this line, and leave task.columns null if the file begins with it"
+                        f"{where}: the header again; remove this line or, if it is the first one, leave task.columns "
+                        "null"
                     )
                 if columns.quotes is None:
                     _check_quotes(where, cells, delimiter)

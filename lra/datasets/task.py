@@ -1,9 +1,9 @@
-"""Base classes of tasks and of their splits.
+"""Define the classes of prepared tasks, of their specs and of their splits.
 
 The documents of a split differ in length and are memory-mapped: one array holds the tokens of all documents, another
 the offsets at which they start. Padding is added per batch and never stored; token id 0 is padding in all tasks.
 
-Legend: n examples, P documents per example (1; matching 2), m stored documents, L tokens.
+Legend: n examples, P documents per example (2 for pairs, else 1), m stored documents, L tokens.
 """
 
 import os
@@ -23,11 +23,11 @@ OF_INPUTS = ("tokens", "values")  # the objectives of self-pretraining
 Objective = Literal["classify", "next_token", "positions", "reconstruct", "tokens", "values"]
 
 Progress = Callable[[int, int], None]
-"""Callback with the arguments (rows done, total rows)."""
+"""Callback with the arguments (examples done, total number of examples)."""
 
 
 def no_op_progress(done: int, total: int) -> None:
-    """Ignore progress."""
+    """Ignore the progress; default of `DataConfig.progress`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,11 @@ class TaskSpec:
         vocab_size: number of token ids, padding included.
         max_len: maximum number of tokens of a document; for `next_token` the context.
         classes: number of different labels or answers; for `next_token` the size of the vocabulary.
-        documents: P.
+        documents: number P of documents per example.
         objective: prediction target. `classify`: one of `classes` per example; `next_token`: the next token at every
-            position, measured by perplexity; `positions`: one of `classes` at each scored position; `reconstruct`: the
-            same, but only from the state at the last position; `tokens` and `values`: the inputs of a classification
-            task at scored positions, as classes or as numbers (`lra.datasets.self_pretraining`).
+            position, measured by perplexity; `positions`: one of `classes` at each scored position; `reconstruct`: like
+            `positions`, but predicted only from the state at the last position; `tokens` and `values`: tokens of a
+            classification task's inputs, as token ids or as numbers (`lra.datasets.self_pretraining`).
         causal: True if predictions may not depend on later positions.
         pictures: True if examples are pictures of `max_len` pixels.
         fixed_length: True if every document has `max_len` tokens, so that there is no padding to mask.
@@ -64,7 +64,7 @@ class TaskSpec:
 
     @property
     def metric(self) -> str:
-        """Metric of tables: accuracy in percent, or perplexity."""
+        """Name of the metric in tables: `accuracy`, which is in percent, or `perplexity`."""
         return "perplexity" if self.objective in ("next_token", *OF_INPUTS) else "accuracy"
 
 
@@ -74,8 +74,9 @@ class Split:
 
     Args:
         tokens: stored tokens of all documents [total], uint8 or uint16; a token is the stored number + `shift`.
-        offsets: stored document i has the tokens offsets[i] to offsets[i + 1] - 1 [m + 1] int64.
-        index: number of the stored document for each document of each example [n * P] int32; examples may share one.
+        offsets: bounds of the stored documents [m + 1] int64; document i is tokens[offsets[i] : offsets[i + 1]].
+        index: index of the stored document for each document of each example [n * P] int32; several examples may use
+            the same stored document.
         labels: class of each example [n].
     """
 
@@ -99,8 +100,8 @@ class Split:
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
     def stored(self, rows: Iterable[int]) -> Iterator[np.ndarray]:
-        """Yield the tokens of these stored documents."""
-        tokens, offsets = np.asarray(self.tokens), np.asarray(self.offsets)  # faster than items of a memmap
+        """Yield the tokens [L] of each of the stored documents with the indices `rows`."""
+        tokens, offsets = np.asarray(self.tokens), np.asarray(self.offsets)  # indexing a memmap is slower
         return (tokens[offsets[row] : offsets[row + 1]] for row in rows)
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:
@@ -118,7 +119,10 @@ class Split:
         return batch
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
-        """Return the indices of the examples' predictions among all of the split; by default one per example."""
+        """Return the indices of the examples' predictions among all predictions of the split.
+
+        By default each example has one prediction.
+        """
         return np.asarray(examples)
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
@@ -126,7 +130,10 @@ class Split:
         return self.labels[examples].astype(np.int64)
 
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray | None:
-        """Return flat indices of the scored positions in the padded batch; None if all or no positions are scored."""
+        """Return flat indices of the scored positions in the padded batch [len(examples), length].
+
+        None means that there is no choice of positions: all (next token) or none of them (classification) are scored.
+        """
         return None
 
     def of_step(self, step: int) -> Self:
@@ -134,7 +141,7 @@ class Split:
         return self
 
     def label_keys(self) -> list:
-        """Return a hashable value per example that is equal for equal targets."""
+        """Return one hashable value per example; the values of examples with equal targets are equal."""
         return self.labels.tolist()
 
     def _rows(self, examples: np.ndarray) -> np.ndarray:
@@ -194,7 +201,7 @@ class DataConfig:
         cache: folder of prepared data.
         data_dir: folder of raw data, or None.
         workers: number of processes that prepare data.
-        progress: callback with the arguments (rows done, total rows).
+        progress: callback with the arguments (examples done, total number of examples).
     """
 
     cache: Path
@@ -204,7 +211,9 @@ class DataConfig:
 
     @classmethod
     def of(cls, settings: Any, progress: Progress = no_op_progress) -> "DataConfig":
-        """Construct from the settings `cache`, `data_dir` and `workers` of a command; no `workers` means all cores.
+        """Return the configuration for the settings `cache`, `data_dir` and `workers` of a command.
+
+        If `workers` is not set, all CPU cores are used.
 
         Raises:
             UserError: `data_dir` is not a folder.

@@ -1,4 +1,4 @@
-"""Tokenisation. Id 0 is padding; bytes are 1 to 256."""
+"""Convert texts to token ids and back. Id 0 is padding; a byte has the id byte + 1."""
 
 import json
 import math
@@ -15,18 +15,18 @@ from lra.datasets import readers
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-BYTE_VOCABULARY = 257
+BYTE_VOCABULARY = 257  # 256 bytes and padding
 MAX_VOCABULARY = 2**16  # ids are stored as uint16
 BpeVocabulary = Annotated[int, Field(ge=BYTE_VOCABULARY, le=MAX_VOCABULARY)]
 """Number of tokens of a byte-level BPE: padding, every byte, and merges."""
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
-BATCH = 1_000  # texts encoded at once
+BATCH = 1_000  # number of texts encoded at once
 TOKENIZER = "tokenizer.json"  # file next to the cached splits of a task with subwords
 
 
 def byte_ids(text: bytes, length: int | None) -> np.ndarray:
-    """Return byte + 1 [L] uint16 of the first `length` bytes of a text, or of all if it is None."""
+    """Return the ids [L] uint16 of the first `length` bytes of a text, or of all its bytes if `length` is None."""
     return np.frombuffer(text[:length], dtype=np.uint8).astype(np.uint16) + 1
 
 
@@ -36,19 +36,20 @@ def text_of(ids: np.ndarray) -> bytes:
 
 
 def picture_of(ids: np.ndarray) -> np.ndarray:
-    """Return the grey values [side, side] uint8 of a square picture whose tokens are value + 1."""
+    """Return the grey values [side, side] uint8 of a square picture from its token ids, which are value + 1."""
     return (ids - 1).astype(np.uint8).reshape(math.isqrt(len(ids)), -1)
 
 
 def head_and_tail(ids: np.ndarray, head: int, tail: int) -> np.ndarray:
-    """Return the first `head` and the last `tail` ids of a document; all ids if it has at most head + tail."""
+    """Return the first `head` and the last `tail` ids of a document, or all if it has at most `head + tail` ids."""
     return ids if len(ids) <= head + tail else np.concatenate([ids[:head], ids[len(ids) - tail :]])
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int, path: Path) -> "Tokenizer":
-    """Train a byte-level BPE of `vocabulary` tokens, padding included, and save it as `path`; deterministic.
+    """Return a byte-level BPE tokenizer that is trained on texts, and save it as `path`; training is deterministic.
 
-    The text "[PAD]" in a document is encoded as ordinary characters, never as padding.
+    The tokenizer has `vocabulary` tokens, padding included. The text "[PAD]" in a document is encoded as ordinary
+    characters, never as padding.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -62,17 +63,17 @@ def train_bpe(texts: Iterable[str], vocabulary: int, path: Path) -> "Tokenizer":
         show_progress=False,
     )
     trained.train_from_iterator(texts, trainer)
-    # As an added token, [PAD] would be matched in texts.
+    # Remove [PAD] from the added tokens, because these are recognised in texts.
     tokenizer = Tokenizer.from_str(json.dumps({**json.loads(trained.to_str()), "added_tokens": []}))
     tokenizer.save(str(path))
     return tokenizer
 
 
 def vocabulary_of(path: Path) -> list[str]:
-    """Return the tokens of a BERT vocabulary file, one distinct token a line; [PAD] must be the first.
+    """Return the tokens of a BERT vocabulary file, which has one distinct token per line and [PAD] in the first line.
 
     Raises:
-        UserError: the file is not such a vocabulary.
+        UserError: the file is not a BERT vocabulary.
     """
     with readers.opened(path, "rt", encoding="utf-8", newline="\n") as file:
         tokens = file.read().removesuffix("\n").split("\n")
@@ -95,7 +96,7 @@ def word_piece(vocabulary: Path, *, lower_case: bool) -> "Tokenizer":
 
 
 def load(path: Path) -> "Tokenizer":
-    """Load a tokenizer that was saved as JSON.
+    """Return the tokenizer that was saved as the JSON file `path`.
 
     Raises:
         UserError: the file is not a tokenizer.
@@ -109,12 +110,12 @@ def load(path: Path) -> "Tokenizer":
 
 
 def decode(ids: np.ndarray, tokenizer: Path) -> str:
-    """Return the text of token ids; `tokenizer` is the path of the saved tokenizer."""
+    """Return the text of token ids; `tokenizer` is the path of the JSON file of the tokenizer."""
     return load(tokenizer).decode(ids.tolist())
 
 
 def encode(tokenizer: "Tokenizer", texts: list[str]) -> Iterator[np.ndarray]:
-    """Yield the token ids of each text, without special tokens."""
+    """Yield the token ids [L] uint16 of each text, without special tokens."""
     for start in range(0, len(texts), BATCH):
         for item in tokenizer.encode_batch(texts[start : start + BATCH], add_special_tokens=False):
             yield np.array(item.ids, dtype=np.uint16)

@@ -1,1 +1,1 @@
-"""Records, checkpoints and metrics of runs, and the files that keep finished runs."""
+"""Read and write records, checkpoints and metrics of runs, and the files with kept runs."""

@@ -15,7 +15,7 @@ from lra.records.names import CHECKPOINT
 if TYPE_CHECKING:
     from torch import Tensor
 
-UNSIGNED = "0" * 64  # stands for the SHA-256 while it is computed
+UNSIGNED = "0" * 64  # placeholder for the SHA-256 while the SHA-256 is computed
 REMEDY = "delete it to train from the start"
 
 
@@ -36,7 +36,7 @@ def write(folder: Path, values: "dict[str, Tensor]", state: dict[str, Any]) -> N
 
 
 def read(folder: Path) -> "tuple[dict[str, Tensor], dict[str, Any]] | None":
-    """Return the tensors and the state of a checkpoint; None if there is no file. Raises UserError if it is damaged."""
+    """Return the tensors and the state of a checkpoint; None if there is none. Raises UserError if it is damaged."""
     path = folder / CHECKPOINT
     if not path.exists():
         return None
@@ -54,5 +54,5 @@ def read(folder: Path) -> "tuple[dict[str, Tensor], dict[str, Any]] | None":
 def remove(folder: Path) -> None:
     """Remove the checkpoint of a finished run, if there is one."""
     path = folder / CHECKPOINT
-    if path.exists():  # `missing_ok` fails on a read-only disk
+    if path.exists():  # on a read-only disk `unlink(missing_ok=True)` fails even without a file
         path.unlink()

@@ -1,4 +1,4 @@
-"""Provenance of a run: code, configuration, data, packages and machine."""
+"""Collect the provenance of a run: code, configuration, data, packages and machine."""
 
 import platform
 import subprocess
@@ -22,7 +22,7 @@ def now() -> str:
 
 
 def environment(data_digest: str | None, device: str) -> dict[str, Any]:
-    """Return everything except the configuration that can change the bits of a result: data, versions, hardware."""
+    """Return what can change the bits of a result besides the configuration: data, versions and hardware, by name."""
     import torch
 
     return {
@@ -39,7 +39,7 @@ def environment(data_digest: str | None, device: str) -> dict[str, Any]:
 def provenance(config: dict, data_digest: str | None, device: str, precision: str, started: str) -> dict[str, Any]:
     """Return the fields of `Provenance` for a run that ends now and began at `started`."""
     conditions = environment(data_digest, device)
-    del conditions["torch"]  # it is one of the packages
+    del conditions["torch"]  # `packages` contains it
     return {
         **conditions,
         **_commit(),
@@ -67,7 +67,7 @@ def _commit() -> dict[str, Any]:
         changes = _git(
             "status", "--porcelain", "--untracked-files=all", "--", "lra", "conf", "hydra_plugins", "pyproject.toml"
         )
-    except (OSError, subprocess.CalledProcessError) as error:  # a checkout of another user, for example
+    except (OSError, subprocess.CalledProcessError) as error:  # for example because another user owns the checkout
         reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[0]
         say(f"the commit of {paths.CHECKOUT} is not recorded: {reason}")
         return {"commit": None, "dirty": None}

@@ -1,4 +1,4 @@
-"""The record of a run: its numbers, and the configuration, data, code and machine that produced them."""
+"""Define the record of a run: its results, and the configuration, data, code and machine that produced them."""
 
 import math
 import reprlib
@@ -18,7 +18,7 @@ from lra.records.names import RECORD as NAME
 
 SCHEMA = 2  # version of the format of signed files
 DATA_PATHS = ("data", "documents", "folder", "vocab")  # options of tasks whose values are paths
-RULES = ("last", "best_val", "best_test")
+RULES = ("last", "best_val", "best_test")  # rules that select the weights to test
 
 Name = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -28,7 +28,7 @@ Rule = Literal["last", "best_val", "best_test"]
 
 
 def finite(value: Any) -> Any:
-    """Replace NaN and infinity by None, since JSON cannot represent them."""
+    """Return a nested value with NaN and infinity replaced by None, because JSON cannot represent them."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -132,6 +132,9 @@ class RunRecord(_Part):
     Attributes:
         spec: properties of the task on which the model depends (`lra.datasets.TaskSpec`).
         config: the configuration that identifies the run.
+        ended: why training ended: all steps, no progress, or the goal was reached (solved).
+        reached: milestones by validation accuracy in percent.
+        inexact: conditions that had changed when the run was resumed with `resume=inexact`.
         files: SHA-256 of each other file in the run's folder, by name.
         kept: results folder from which a sweep copied the run; empty if it was trained here.
     """
@@ -193,16 +196,17 @@ class RunRecord(_Part):
 
     def values(self) -> dict[str, Any]:
         """Return the fields that were set explicitly, as JSON values."""
-        return self.model_dump(mode="json", exclude_unset=True)  # a field added later changes no old signature
+        # `exclude_unset`, so that a field added to this class does not change the SHA-256 of old records.
+        return self.model_dump(mode="json", exclude_unset=True)
 
     def score(self, rule: str) -> float | None:
-        """Return the test accuracy in percent, or the perplexity, under a selection rule."""
+        """Return the test accuracy in percent, or perplexity, under a selection rule; None if there is no result."""
         result = self.test.get(rule)  # type: ignore[call-overload]
         return None if result is None else getattr(result, self.metric)
 
     @property
     def goal(self) -> float | None:
-        """Validation accuracy at which training ends as solved."""
+        """Validation accuracy in percent at which training ends as solved; None if the run has no goal."""
         return self.config.get("train", {}).get("goal")
 
     @property
@@ -228,13 +232,13 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a signed JSON object, without its SHA-256. Raises UserError."""
+    """Return the signed JSON object in a file, without schema and SHA-256. Raises UserError."""
     with readable(path):
         return unsigned(read_json(path))
 
 
 def unsigned(values: Any) -> dict[str, Any]:
-    """Check the schema and SHA-256 of a signed object and return the object without them. Raises ValueError."""
+    """Check the schema and SHA-256 of a signed object, remove both from it and return it. Raises ValueError."""
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise ValueError(f"expected schema {SCHEMA}")
     if values.pop("sha256", None) != digest(values):
@@ -244,7 +248,7 @@ def unsigned(values: Any) -> dict[str, Any]:
 
 
 def signed(values: dict[str, Any]) -> dict[str, Any]:
-    """Return `values` with the schema and the SHA-256 of the whole; non-finite numbers become null."""
+    """Return `values` with `schema`, and `sha256` of the result without it; non-finite numbers become None."""
     whole = finite({**values, "schema": SCHEMA})
     return {"sha256": digest(whole), **whole}
 
@@ -278,9 +282,9 @@ class DeclaredCell(BaseModel):
 
 
 class Sweep(BaseModel):
-    """Content of `sweep.json`: the cells of all sweeps into a results folder.
+    """Content of `sweep.json`: the cells of all sweeps with the same results folder.
 
-    A report compares them with the runs to find missing ones.
+    A report compares the cells with the runs to list missing runs.
     """
 
     cells: list[DeclaredCell] = []
@@ -296,9 +300,9 @@ class Sweep(BaseModel):
         write_json(path, self.model_dump())
 
     def merged(self, later: "Sweep", place: Path = Path()) -> "Sweep":
-        """Return this sweep with the cells of `later`, whose folders are relative to the folder `place`.
+        """Return a sweep with the cells of this one and of `later`, whose folders are relative to the folder `place`.
 
-        A cell in both is taken from `later`, with the seeds of both.
+        A cell that both sweeps contain is taken from `later`, with the seeds of both.
         """
         cells = {cell.folder: cell for cell in self.cells}
         for cell in later.cells:

@@ -3,7 +3,7 @@
 `runs.jsonl` has one line per run: `{"run": folder, "record": {...}, "metrics": [...]}`, where `run` is the path of the
 run's folder relative to the results folder. A first line `{"sweep": {...}}` has the content of `sweep.json`, if any.
 `predictions.npz` has the predicted classes of each run under the same path, and the labels of each test split under
-`labels/DIGEST`, where DIGEST is that of the data.
+`labels/DIGEST`, where DIGEST is the SHA-256 of the data.
 """
 
 import io
@@ -46,7 +46,7 @@ class Run:
 
 
 def read_runs(folder: Path) -> list[Run]:
-    """Read every run of a results folder, sorted by name.
+    """Return every run of a results folder, sorted by name.
 
     Args:
         folder: a results folder, or a `runs.jsonl` file. The folder of a run takes precedence over its line in
@@ -68,7 +68,7 @@ def read_runs(folder: Path) -> list[Run]:
 
 
 def _loose(folder: Path, results: Path) -> Run:
-    """Read a run from its own folder."""
+    """Return the run in `folder`, named by its path relative to the folder `results`."""
     record = RunRecord.read(folder / RECORD)
     metrics, predictions = folder / METRICS, folder / PREDICTIONS
     with readable(metrics):
@@ -128,7 +128,7 @@ def unpack(run: Run, folder: Path) -> None:
 
 
 def read_kept(path: Path) -> Run:
-    """Read one run: a kept one given as `FOLDER/runs.jsonl/RUN`, or one given by its folder. Raises UserError."""
+    """Return one run: a kept run for a path FOLDER/runs.jsonl/RUN, else the run in folder `path`. Raises UserError."""
     file = next((parent for parent in path.parents if parent.name == RUNS), None)
     if file is None:
         folder = path.parent if path.name == RECORD else path
@@ -145,7 +145,7 @@ def read_kept(path: Path) -> Run:
 def declared(folder: Path) -> Sweep:
     """Return the cells declared by the `runs.jsonl` of a results folder and by every `sweep.json` below it.
 
-    Their folders are relative to the results folder.
+    The folders of the cells are relative to the results folder.
     """
     sweep, path = Sweep(), folder / RUNS
     if path.exists():

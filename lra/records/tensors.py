@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from lra.core.errors import UserError
 
-if TYPE_CHECKING:  # a finished run needs no torch
+if TYPE_CHECKING:  # torch takes seconds to import, and a finished run is skipped without it
     from torch import Tensor
 
-NOTES = "lra"
+NOTES = "lra"  # the only key of the metadata
 
 
 def encode(tensors: "Mapping[str, Tensor]", **notes: Any) -> bytes:
-    """Return the bytes of a safetensors file. Raises UserError for a tensor that it cannot hold, such as a sparse one.
+    """Return the bytes of a safetensors file. Raises UserError for a tensor that is not dense or is quantized.
 
     Args:
         tensors: tensors by name.
@@ -36,7 +36,7 @@ def encode(tensors: "Mapping[str, Tensor]", **notes: Any) -> bytes:
             found = f"a {tensor.layout} tensor" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise UserError(f"{name} cannot be saved: expected a dense tensor, found {found}")
         signs = tensor.dtype, tensor.is_conj(), tensor.is_neg()
-        # Tied weights are one tensor under two names; safetensors refuses shared memory.
+        # Tied weights are one tensor under two names. It is stored once, because safetensors refuses shared memory.
         memory = tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), *signs
         if tensor.numel() and names.setdefault(memory, name) != name:
             shared[name] = names[memory]
@@ -50,13 +50,13 @@ def encode(tensors: "Mapping[str, Tensor]", **notes: Any) -> bytes:
 
 
 def decode(data: bytes) -> "tuple[dict[str, Tensor], dict[str, Any]]":
-    """Return the tensors and the notes in the bytes of a file. Raises ValueError if they are damaged."""
+    """Return the tensors and the notes in the bytes of a file. Raises ValueError if the bytes are damaged."""
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])  # its length is in the first eight bytes
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])  # the first eight bytes are its length
         notes = json.loads(header.get("__metadata__", {}).get(NOTES, "{}"))
         tensors = load(data)
         for name in notes.get("complex", ()):

@@ -1,1 +1,1 @@
-"""Sweeps: plan the runs, launch them, search for settings. Hydra's sweepers call this package."""
+"""Plan and launch the runs of a sweep, and search for the best settings. Hydra's sweepers call this package."""

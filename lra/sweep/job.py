@@ -1,4 +1,4 @@
-"""Train one run of a sweep; a mistake or a failure is printed, and the sweep continues."""
+"""Train one run of a sweep. A mistake or a failure is printed, so that the sweep can continue with other runs."""
 
 from contextlib import suppress
 from multiprocessing import parent_process
@@ -18,7 +18,7 @@ from lra.runs.run_folder import RunFolder, Status
 from lra.runs.settings import settings_of
 from lra.sweep import search
 
-_paused = False  # True in a joblib worker whose run was paused: it starts no other run
+_paused = False  # True in a joblib worker after a run has paused; the worker then starts no other run
 
 
 def train(cfg: DictConfig) -> str | float:
@@ -28,7 +28,7 @@ def train(cfg: DictConfig) -> str | float:
         The status of the run; for a search its best validation score, or minus infinity if the run is not finished.
 
     Raises:
-        Paused: a signal or a limit stopped the run in the process of the sweep.
+        Paused: a signal or a time limit stopped a run that trains in the process of the sweep itself.
     """
     global _paused
     hydra_cfg = HydraConfig.get()
@@ -37,7 +37,7 @@ def train(cfg: DictConfig) -> str | float:
     in_driver = launcher == "basic" or (launcher == "joblib" and not in_worker)  # with n_jobs=1 joblib has no workers
     if not in_driver:
         without_bars()
-    if _paused or worker_flag.signalled():  # joblib cannot cancel the runs that it has queued
+    if _paused or worker_flag.signalled():  # return at once, because joblib cannot cancel queued runs
         return Status.WAITING
     cell, number = rates.apply(cfg, hydra_cfg), hydra_cfg.job.num
     title = f"[{number + 1}{'' if searching else f'/{cfg.sweep.jobs}'}] {cell} seed {cfg.seed}"
@@ -56,12 +56,12 @@ def train(cfg: DictConfig) -> str | float:
         outcome = Status.RUNNING
     except UserError as error:
         say(f"{title}: error: {error}")
-        with suppress(UserError):  # the disk is full; else the summary of the sweep reads this file
+        with suppress(UserError):  # a full disk does not end the sweep, whose summary then lacks this message
             write_atomic(Path(cfg.out, cell.folder, seed_folder(cfg.seed), ERRORS), f"{error}\n".encode())
         outcome = Status.REFUSED
     except Paused as pause:
         pause.title = title
-        if in_driver:  # the sweep ends; workers and other machines return the status instead
+        if in_driver:  # this ends the sweep; workers and jobs on other machines return a status instead
             raise
         say(pause.line)
         _paused = in_worker
@@ -69,4 +69,4 @@ def train(cfg: DictConfig) -> str | float:
     if not searching:
         return outcome
     record = RunFolder.of(job).record if outcome in (Status.FINISHED, Status.SKIPPED) else None
-    return float("-inf") if record is None else search.objective(record)  # sweepers maximise it
+    return float("-inf") if record is None else search.objective(record)  # the value to maximise

@@ -1,4 +1,4 @@
-"""Take over kept runs before a sweep trains, and refuse runs that its report could not show."""
+"""Copy kept runs into the results folder of a sweep, and refuse planned runs that conflict with earlier ones."""
 
 import json
 from collections import Counter, defaultdict
@@ -20,8 +20,8 @@ from lra.sweep.plan import Plan, PlannedCell, PlannedRun
 def take_over(plan: Plan) -> None:
     """Copy kept runs that equal planned ones into the results folder, so that the sweep does not train them again.
 
-    Kept runs are in the folder `kept` and in the `runs.jsonl` of the results folder. Runs are equal if configuration,
-    code, task version and data are.
+    Kept runs are read from the `runs.jsonl` of the folder `kept` and from that of the results folder. A kept run equals
+    a planned one if configuration, code, task version and data are equal.
     """
     by_data = defaultdict(list)
     for row in plan.rows:
@@ -51,14 +51,15 @@ def take_over(plan: Plan) -> None:
 def _equal(
     plan: Plan, rows: list[PlannedCell], known: dict[str, Run]
 ) -> tuple[list[tuple[PlannedRun, Run]], Counter[str]]:
-    """Find the kept runs to take over among those of cells with the same data.
+    """Return the planned runs that equal a kept run, and the reasons why others do not, for cells with the same data.
 
     Args:
+        rows: planned cells with the same task options, so that they share their data.
         known: kept runs by name.
 
     Returns:
-        The planned runs that have not started, each with an equal kept run, and the reasons why other kept runs are not
-        equal, with their counts.
+        A list of (planned run, equal kept run) for planned runs that have not started, and the number of kept runs that
+        differ from the planned one, by reason.
     """
     runs = [run for row in rows for run in row.runs]
     pairs, reasons = [], Counter[str]()
@@ -72,7 +73,7 @@ def _equal(
             pairs.append((run, found))
     equal = []
     for run, found in pairs:
-        # Preparing the data takes time, so they are compared only if other runs train on them.
+        # Comparing data means preparing them, which takes time: do it only if some of these runs will train on them.
         if len(pairs) < len(runs) and plan.data_digest(rows[0]) != found.record.provenance.data_sha256:
             reasons[f"{found.record.task}: the data here differ, or are not prepared on this machine"] += 1
         else:
@@ -81,7 +82,7 @@ def _equal(
 
 
 def _difference(run: PlannedRun, record: RunRecord) -> str:
-    """Return the reason why the kept run of a record is not the planned one; empty if it is."""
+    """Return the reason why the kept run with this record does not equal a planned run; empty if they are equal."""
     if record.status not in (Status.FINISHED, Status.DIVERGED):
         return record.status
     pairs = [(key, getattr(record, key), run.labels[key]) for key in ("task", "task_version", "selection")]
@@ -90,13 +91,13 @@ def _difference(run: PlannedRun, record: RunRecord) -> str:
 
 
 def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]]]) -> dict[Path, str]:
-    """Find planned runs that the report could not pool with earlier runs of their cell.
+    """Return the planned runs that the report could not pool with earlier runs of their cell, each with the reason.
 
     Args:
         to_do: cells of the plan, each with its runs to train.
 
     Returns:
-        The reason for each such run, by its folder.
+        Reasons by folder of the run.
 
     Raises:
         UserError: runs to train would share a column of the report with earlier runs, but cannot be compared with them.
@@ -115,13 +116,13 @@ def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]
     for row, runs in to_do:
         if not runs:
             continue
-        # The first run as its record will describe it.
+        # Records of earlier runs are compared with the record that the first run of this cell will have.
         record = RunRecord.model_construct(**runs[0].labels, config=json.loads(json.dumps(runs[0].settings.config_key)))
         first = Run(runs[0].folder.relative_to(plan.out).as_posix(), record)
         column = columns[tuple(getattr(record, key) for key in COLUMN)]
         if not column:
             continue
-        # Only now, since it prepares the data.
+        # The digest is computed only when there are runs to compare with, because it prepares the data.
         record.provenance = Provenance.model_construct(data_sha256=plan.data_digest(row))
         if fault := conflict([*(run for run in column if run.cell == first.cell), first], "a cell"):
             reason = f"{fault}; delete the runs of {plan.out / first.cell}, or choose another out=..."

@@ -1,4 +1,4 @@
-"""Run a sweep of lra's own sweeper: check it, launch its runs, write its report."""
+"""Check a sweep of lra's own sweeper, launch its runs and write its report."""
 
 import multiprocessing
 import os
@@ -35,14 +35,14 @@ ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other m
 
 
 class Forwarding(StopFlag):
-    """Stop flag that passes a signal on to the workers of joblib and lets the parent wait until they have saved.
+    """Stop flag that passes a signal on to joblib's workers, which then save their runs.
 
-    An exception in the parent would make joblib kill the workers.
+    The parent waits for them: an exception in the parent would make joblib kill the workers.
     """
 
     def _set(self, number: int, frame: FrameType | None) -> None:
         super()._set(number, frame)
-        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)  # by joblib
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)  # of joblib
         for worker in multiprocessing.active_children():
             with suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGTERM)  # type: ignore[arg-type]
@@ -51,8 +51,8 @@ class Forwarding(StopFlag):
 def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     """Plan, launch and report the sweep of a composed configuration, which includes Hydra's node.
 
-    All cells are checked and declared; then the launcher gets the runs that are not finished. The outcomes are read
-    from the runs' folders, so they do not depend on the launcher.
+    All cells are checked and listed in `sweep.json`; then the launcher gets the runs that are not finished. The
+    outcomes of the runs are read from their folders, so they do not depend on the launcher.
 
     Raises:
         UserError: a mistake, found before the first run.
@@ -64,19 +64,19 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         from lra.runs.describe import print_summary
 
         for row in plan.rows:
-            print_summary(row.runs[0], measured=False)  # seeds have the settings of their cell
+            print_summary(row.runs[0], measured=False)  # one per cell, because its seeds have the same settings
         return
     _check_reference(plan)
     with read_write(config):
-        config.out = str(plan.out)  # resolved once, for all jobs and folders of the launcher
+        config.out = str(plan.out)  # resolved once, so that all jobs and the launcher use the same folder
     kept.take_over(plan)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
-    if _launcher(config) not in ELSEWHERE:  # another machine may have the data, and other devices
+    if _launcher(config) not in ELSEWHERE:  # skipped for other machines, which may have the data
         waiting = [row for row, runs in to_do if runs]
         check_data(waiting)
         for row in waiting:
             check_attention(row.settings, row.components)
-    # Earlier runs in the results folder may forbid runs, or the whole sweep.
+    # Earlier runs in the results folder may conflict with some of the planned runs, or with the whole sweep.
     refused = kept.refuse_conflicts(plan, to_do)
     for reason in dict.fromkeys(refused.values()):
         say(f"lra-train: error: {reason}")
@@ -96,17 +96,17 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     except Paused as pause:
         say(pause.line)
         code = pause.code
-    except Exception as error:  # joblib gives up when a worker is killed
+    except Exception as error:  # of the launcher: joblib raises one when a worker is killed
         broken = f"{type(error).__name__}: {error}"
     _conclude(plan, refused, broken, code)
 
 
 def _check_launch(config: DictConfig) -> None:
-    """Raise UserError if the sweep cannot be started."""
+    """Raise UserError for `rerun=...`, a sweep under torchrun, or a launcher that is not installed."""
     from lra.training import distributed
 
     if config.rerun is not None:
-        raise UserError(f"rerun={config.rerun}: one run at a time, without --multirun")
+        raise UserError(f"rerun={config.rerun}: one run at a time; omit --multirun")
 
     processes = distributed.started_with()
     if processes > 1:
@@ -121,7 +121,7 @@ def _check_launch(config: DictConfig) -> None:
 
 
 def _check_reference(plan: Plan) -> None:
-    """Raise UserError if `sweep.reference` is no row of the report."""
+    """Raise UserError if `sweep.reference` is not the name of a row of the report."""
     name = plan.rows[0].settings.sweep.reference
     if name is None:
         return
@@ -148,7 +148,7 @@ def _launcher(config: DictConfig) -> str:
 def _launch(
     context: HydraContext, task: TaskFunction, config: DictConfig, plan: Plan, runs: list[PlannedRun], tokens: int
 ) -> None:
-    """Pass the runs to the launcher: all at once, or one by one if it works in this process."""
+    """Pass the runs to the launcher: one by one to `basic`, which trains them in this process, else all at once."""
     launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
     shared = [
         f"sweep.varied=[{','.join(plan.varied)}]",
@@ -159,12 +159,12 @@ def _launch(
     if _launcher(config) == "basic":
         _one_by_one(launcher, runs, shared)
         return
-    # All runs at once, since these launchers queue them.
+    # All runs at once, because the other launchers have queues.
     flag, by_joblib = Forwarding(), _launcher(config) == "joblib"
     if by_joblib:
         launcher.joblib["initializer"] = keep_worker
     try:
-        with flag if by_joblib else nullcontext():  # other launchers have handlers of their own
+        with flag if by_joblib else nullcontext():  # other launchers handle signals themselves
             results = launcher.launch([[*run.overrides, *shared] for run in runs], initial_job_idx=0)
     finally:
         if pause := flag.signalled():
@@ -174,11 +174,11 @@ def _launch(
 
 
 def _one_by_one(launcher: Launcher, runs: list[PlannedRun], shared: list[str]) -> None:
-    """Launch the runs in order, except those that another process is training: several processes may share a sweep."""
+    """Launch the runs in order, but skip those that another process trains: several processes may share a sweep."""
     waiting, number = list(runs), 0
     while free := next((run for run in waiting if holder(run.folder / LOCK) is None), None):
         waiting.remove(free)
-        if not free.to_do():  # another process was faster, on this machine or another
+        if not free.to_do():  # another process has trained it in the meantime
             continue
         [result] = launcher.launch([[*free.overrides, *shared]], initial_job_idx=number)
         _ = result.return_value
@@ -189,11 +189,11 @@ def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> N
     """Print the outcomes of a sweep, write its report, and raise SystemExit if not all of its runs are finished.
 
     Args:
-        refused: the reason of each run that was not launched.
-        broken: error of the launcher, empty if there was none.
-        code: exit code if the sweep was stopped; waiting runs are then not listed.
+        refused: reason for each run that was refused, by folder of the run.
+        broken: error message of the launcher; empty if it raised no error.
+        code: exit code of a sweep that was stopped, whose waiting runs are not listed; else 0.
     """
-    from lra.reports import show, write_report  # imports pandas and statsmodels
+    from lra.reports import show, write_report  # here, because it imports pandas and statsmodels
 
     runs = [run for row in plan.rows for run in row.runs]
     outcomes = {run.folder: RunFolder.of(run).status() for run in runs}
@@ -203,7 +203,7 @@ def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> N
         page = write_report(plan.out)
         show(page)
         say(f"report: {page}")
-    except Exception as error:  # the outcomes of the runs are still printed
+    except Exception as error:  # without a report, the outcomes of the runs are still printed
         say(f"lra-train: error: no report: {first_line(error)}")
         counts["no report"] = 1
     if broken:
@@ -221,7 +221,7 @@ def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> N
 
 
 def exit_code(bad: set[str]) -> int:
-    """Return the exit code of a sweep for the statuses of its runs that are not finished."""
+    """Return the exit code of a sweep, given the set `bad` of the statuses of its unfinished runs."""
     if bad & {Status.PAUSED, Status.RUNNING}:
         return PAUSED
     if bad <= {Status.REFUSED}:

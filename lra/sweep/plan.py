@@ -1,7 +1,7 @@
 """Plan a sweep: its cells and their runs.
 
-`sweep.json` in the results folder lists the declared cells and their seeds, so that the report can list missing runs.
-It is written before the first run starts, after every cell's configuration has been checked.
+`sweep.json` in the results folder lists the planned cells and their seeds, so that the report can list missing runs.
+The file is written before the first run starts, after every cell's configuration has been checked.
 """
 
 import re
@@ -35,20 +35,20 @@ from lra.runs.build import Components, Job, assemble
 from lra.runs.run_folder import RunFolder, prepared
 from lra.runs.settings import Settings, settings_of
 
-LOCK_PATIENCE_SECONDS = 60.0
-SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")
+LOCK_PATIENCE_SECONDS = 60.0  # maximum wait while another sweep writes sweep.json
+SEED_REFERENCE = re.compile(r"\$\{\.*seed\}")  # interpolation of the seed: ${seed} or, relative, ${..seed}
 Compose = Callable[[list[str]], tuple[Settings, DictConfig]]
-INDIRECT_KEYS = ("system", "case", "size", "experiment")  # these options set other keys
+INDIRECT_KEYS = ("system", "case", "size", "experiment")  # config groups whose options set other keys
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun(Job):
-    """One run of a sweep. `overrides`: the command line that composes it."""
+    """One run of a sweep. `overrides`: the command line from which its configuration is composed."""
 
     overrides: list[str]
 
     def to_do(self) -> bool:
-        """Return True if the run would train; print why if it is refused."""
+        """Return True if the run is not done. If it is refused, print the reason and return False."""
         try:
             return not RunFolder.of(self).is_done
         except UserError as error:
@@ -58,7 +58,7 @@ class PlannedRun(Job):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedCell:
-    """One cell of a sweep and its runs; `settings` are those of its first seed."""
+    """One cell of a sweep and its runs. `settings`: settings of the run with the first seed."""
 
     cell: Cell
     settings: Settings
@@ -81,15 +81,21 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All cells of a sweep, composed and checked. `varied`: swept keys without a level in a run's path."""
+    """All cells of a sweep, composed and checked.
+
+    Attributes:
+        out: results folder.
+        varied: swept keys whose values are in the names of the cells' folders.
+        rows: planned cells.
+    """
 
     out: Path
     varied: list[str]
     rows: list[PlannedCell]
-    _digests: dict[str, str | None] = field(default_factory=dict)
+    _digests: dict[str, str | None] = field(default_factory=dict)  # SHA-256 of data by digest of the task options
 
     def data_digest(self, row: PlannedCell) -> str | None:
-        """Return the digest of a cell's data, prepared at the first call; None if they are not on this machine."""
+        """Return the SHA-256 of a cell's data, which the first call prepares; None if they cannot be prepared here."""
         key = digest(row.settings.task)
         if key not in self._digests:
             try:
@@ -107,12 +113,12 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
         loader: composes the configuration of each cell.
 
     Raises:
-        UserError: the first mistake.
+        UserError: a mistake in a configuration, or two cells that would share a folder.
     """
-    now = time.localtime()  # one time for all runs if `out` contains ${now:...}
+    now = time.localtime()  # the same for all runs, because `out` may contain ${now:...}
     OmegaConf.register_new_resolver("now", lambda pattern: time.strftime(pattern, now), replace=True)
     overrides = _overrides(config, loader)
-    seeds = overrides.pop("seed", None)  # not part of a cell: each cell has a run for each of them
+    seeds = overrides.pop("seed", None)  # not part of a cell: each cell has one run per seed
     several = {key: [_parsed(text) for text in texts] for key, texts in overrides.items() if len(texts) > 1}
     named = {key: None for parsed in several.values() for each in parsed for key in keys_of(each)}
     varied = [key for key in named if key not in (*PLACED, *INDIRECT_KEYS)]
@@ -120,13 +126,13 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
 
     def compose(overrides: list[str]) -> tuple[Settings, DictConfig]:
         composed = loader.load_sweep_config(config, overrides)
-        HydraConfig.instance().set_config(composed)  # for ${hydra:...} in the configuration
+        HydraConfig.instance().set_config(composed)  # resolves ${hydra:...} in the configuration
         rates.apply(composed, composed.hydra)
         return settings_of(composed), composed
 
-    # `system`, `case`, `size` and `experiment` act through other keys, which name the cells; they are part of the name
-    # only where two cells would have the same name without them.
-    for keys in (varied, [*varied, *indirect]):  # without the indirect keys first
+    # The options of indirect keys set other keys, whose values are in the cells' names. Indirect keys are added to the
+    # names only if two cells would have the same name without them.
+    for keys in (varied, [*varied, *indirect]):
         rows = [_planned_cell(compose, list(combination), seeds, keys) for combination in product(*overrides.values())]
         clash = _clash(rows)
         if clash is None or not indirect:
@@ -136,20 +142,20 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
     if len(outs) > 1 or "${hydra:job." in written:
         raise UserError(
             f"out={written}: differs between the runs of this sweep ({', '.join(outs[:2])}); a sweep has one results "
-            "folder: set out=FOLDER, without what the sweep varies"
+            "folder: set out=FOLDER, without keys that the sweep varies"
         )
     if clash is not None:
         (key, one, two), *_ = differences(clash[0].settings.config_key, clash[1].settings.config_key)
         raise UserError(
-            f"{clash[0].cell}: two rows of this sweep would share this cell of the table, with {key} {one} and {two}; "
-            "use another task.name for each data set, or another out=... for other rows"
+            f"{clash[0].cell}: two cells of this sweep would share this name, with {key}={one} and {key}={two}; "
+            "set another task.name for each data set, or train them in two sweeps with different out=..."
         )
     _check_rates(rows)
     return Plan(out=Path(outs[0]), varied=keys, rows=rows)
 
 
 def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]:
-    """Return the overrides of each key, several where it is swept; the command line replaces the preset's."""
+    """Return the overrides by key, several for a swept key. The command line replaces overrides of the preset."""
     hydra = _unresolved(config)["hydra"]  # unresolved: ${seed} differs between runs
     preset = [f"{key}={value}" for key, value in (hydra["sweeper"]["params"] or {}).items()]
     choices: dict[str, list[str]] = {}
@@ -160,37 +166,40 @@ def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]
             listed = override.sweep_string_iterator() if override.is_discrete_sweep() else ()
             texts = [f"{key}={value}" for value in listed]
         if not texts:
-            raise UserError(f"{override.input_line}: expected a list of values that exist")
+            raise UserError(f"{override.input_line}: expected a list of values, or a glob that matches an option")
         choices[key.lstrip("+")] = texts
     _add_rows(choices)
     return choices
 
 
 def _add_rows(choices: dict[str, list[str]]) -> None:
-    """Add the names in `also` to the values of `system` or `attention`, whichever the sweep varies."""
+    """Add the names in `also` to the overrides of `system` or `attention` in `choices`, whichever the sweep varies."""
     for text in choices.pop("also", []):
         names = yaml.safe_load(text.partition("=")[2])
         check_value(list[str] | str, names, "also")
         key = next((key for key in ("system", "attention") if key in choices), None)
         if key is None:
-            raise UserError(f"{text}: this sweep has no list of attentions to add to; name them with attention=...")
+            raise UserError(f"{text}: this sweep has no list of attentions to extend; set attention=... instead")
         for name in [names] if isinstance(names, str) else names:
             of_table = key == "system" and name in options("system")
             choices[key].append(f"{'system' if of_table else 'attention'}={name}")
 
 
 def _unresolved(config: DictConfig) -> Any:
-    """Return plain values with interpolations as they are written."""
+    """Return a configuration as plain values, with interpolations such as ${seed} unresolved."""
     return OmegaConf.to_container(config, resolve=False)
 
 
-@cache  # all cells have the same seeds
+@cache  # because every cell parses the overrides of the same seeds
 def _parsed(override: str) -> Override:
     return OverridesParser.create().parse_override(override)
 
 
 def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | None, varied: list[str]) -> PlannedCell:
-    """Return the cell of one combination of overrides, with a run for each seed, or for that of the configuration."""
+    """Return the cell of one combination of overrides, with one run for each override in `seeds`, such as `seed=1`.
+
+    If `seeds` is None, the cell has one run, with the seed of the configuration.
+    """
     settings, composed = compose([*overrides, *(seeds or [])[:1]])
     components = assemble(settings)
     cell = cell_of(composed, composed.hydra, varied)
@@ -198,7 +207,7 @@ def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | Non
     differs = settings.init is not None or SEED_REFERENCE.search(str(_unresolved(composed)))
     runs = []
     for override in seeds or [f"seed={settings.seed}"]:
-        seed = _parsed(override).value()  # as Hydra parses it; YAML would read 010 as 8
+        seed = _parsed(override).value()  # parsed by Hydra, because YAML would read 010 as 8
         check_value(Seed, seed, "seed")
         seeded = replace(settings, seed=seed)
         if differs:
@@ -217,8 +226,8 @@ def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | Non
 
 
 def _refuse_seed_references(first: Settings, other: Settings) -> None:
-    """Raise UserError if two seeds of a cell differ in what a table pools."""
-    others = ("seed", "init")  # each seed may start from weights of its own
+    """Raise UserError if two runs of a cell, which a table pools, differ in more than `seed` and `init`."""
+    others = ("seed", "init")  # may differ: each seed can start from other weights
     here, there = (
         {key: value for key, value in each.config_key.items() if key not in others} for each in (first, other)
     )
@@ -230,7 +239,7 @@ def _refuse_seed_references(first: Settings, other: Settings) -> None:
 
 
 def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
-    """Remove cells that are planned twice from `rows`; return two different cells of one folder, if there are any."""
+    """Remove duplicate cells from `rows`, in place. Return two different cells with the same folder, or None."""
     known: dict[Path, PlannedCell] = {}
     for row in [*rows]:
         other = known.setdefault(row.cell.folder, row)
@@ -242,7 +251,7 @@ def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:
 
 
 def _check_rates(rows: list[PlannedCell]) -> None:
-    """Print the cells whose system has no settings in `rates`. Raises UserError if no cell has any."""
+    """Print the cells whose system has no settings in the file `rates`. Raises UserError if no cell has any."""
     path = rows[0].settings.rates
     if path is None:
         return
@@ -250,17 +259,17 @@ def _check_rates(rows: list[PlannedCell]) -> None:
     if without and len(without) == len(rows):
         raise UserError(rates.no_row(path, without))
     if without:
-        say(f"{rates.no_row(path, without)}; they keep their own settings")
+        say(f"{rates.no_row(path, without)}; cells without settings there keep those of their configuration")
 
 
 def check_data(rows: list[PlannedCell]) -> None:
-    """Check the data of cells that have runs to do.
+    """Check that the data of these cells are available, and equal for all cells in one column of the report.
 
     Raises:
-        UserError: data are missing, or two cells would share a column of the report with different data.
+        UserError: data are missing, or cells of one column have different data.
     """
     lacking: dict[str, str] = {}
-    located: dict[str, str | None] = {}  # by the options of the task
+    located: dict[str, str | None] = {}  # digest that `locate` returns, by digest of the task options
     columns: dict[tuple[str, str, str], tuple[str | None, Cell]] = {}
     for row in rows:
         builder, task = row.components.builder, digest(row.settings.task)
@@ -278,9 +287,9 @@ def check_data(rows: list[PlannedCell]) -> None:
         if located[task] != data:
             raise UserError(
                 f"{cell} and {row.cell}: different data under the name {name!r}, which would share a column of the "
-                "report; train each with a task.name or an out of its own"
+                "report; set another task.name or another out=... for one of them"
             )
-    for name, message in lacking.items():  # all of them, so that one look at the messages is enough
+    for name, message in lacking.items():  # print all missing data sets, not only the first
         say(f"{name}: {message}")
     if lacking:
         others = dict.fromkeys(row.cell.task for row in rows if row.components.builder.spec.name not in lacking)
@@ -291,7 +300,7 @@ def check_data(rows: list[PlannedCell]) -> None:
 
 
 def declare(plan: Plan) -> None:
-    """Add the cells of a plan to sweep.json; seeds declared earlier stay declared."""
+    """Add the cells of a plan to `sweep.json`; cells and seeds that are already in the file stay there."""
     path = plan.out / SWEEP
     try:
         plan.out.mkdir(parents=True, exist_ok=True)

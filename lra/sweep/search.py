@@ -1,4 +1,4 @@
-"""Hyper-parameter search by other sweepers, such as `hydra/sweeper=optuna`: objective and best settings."""
+"""Compute objective and best settings of a hyper-parameter search by another sweeper, such as Optuna's."""
 
 import json
 from collections import defaultdict
@@ -23,16 +23,16 @@ from lra.runs.build import Job
 from lra.runs.run_folder import Status
 from lra.sweep.launch import exit_code
 
-BEST = "best.yaml"  # the best settings of each system, in the results folder
+BEST = "best.yaml"  # file in the results folder with the best settings of each system
 
 
 def is_search(hydra_cfg: DictConfig) -> bool:
-    """Return True if a sweeper other than that of lra starts the runs."""
+    """Return True if a sweeper other than lra's own starts the runs."""
     return hydra_cfg.runtime.choices.get("hydra/sweeper") != SWEEPER
 
 
 def check(job: Job) -> None:
-    """Raise UserError if the task validates on its test split, on which a search would select, or if nothing trains."""
+    """Raise UserError if the run would not train, or if the search would select on the test split of the task."""
     if job.settings.describe:
         raise UserError("describe=true: a search has to train; omit it, or describe one run")
     builder = job.components.builder
@@ -43,7 +43,7 @@ def check(job: Job) -> None:
 
 
 def objective(record: RunRecord) -> float:
-    """Return the best validation accuracy of a finished run in percent; of a language model the negative perplexity."""
+    """Return the value to maximise: the best validation accuracy in percent, or -perplexity for a language model."""
     best = record.validation["best"]
     if record.metric == "accuracy":
         return best.accuracy
@@ -51,17 +51,21 @@ def objective(record: RunRecord) -> float:
 
 
 def best_settings(runs: list[Run], overrides: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the setting of each system with the best mean validation over its seeds, as rows of best.yaml.
+    """Return the best settings of each system on each task: those with the best mean objective over runs.
 
     Args:
         runs: finished runs.
         overrides: command line of the search.
+
+    Returns:
+        The entries of best.yaml: dictionaries with the keys of `SYSTEM`, `settings`, `validation` (the mean objective)
+        and `n` (the number of runs with these settings).
     """
     values: dict[str, set[str]] = {}
     for key in {key for run in runs for key in run.record.settings}:
         values[key] = {json.dumps(run.record.settings.get(key)) for run in runs}
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    # A swept key is a setting also where all finished trials have the same value of it.
+    # A swept key belongs to the settings even if all finished trials have the same value.
     swept = typed_keys(override.input_line for override in parsed if override.is_sweep_override())
     searched = {*filter(names_a_cell, swept)} | {key for key in values if len(values[key]) > 1}
     found: dict[System, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
