@@ -173,7 +173,7 @@ def _seeds(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
 
 
 def _steps(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
-    """Draw the steps of each seed to the goal of the task; return True if there is a goal."""
+    """Draw the number of steps in which each seed reached the goal; return True if the task has a goal."""
     cells = [cell for cell in column.cells if cell.goal is not None]
     for y, cell in enumerate(cells):
         ended = cell.frame[cell.frame.steps.notna()]
