@@ -1,6 +1,6 @@
 """Run the commands of README.md, CONTRIBUTING.md and docs/ in a clone; print exit code, seconds and last line of each.
 
-python scripts/commands.py FOLDER [PATTERN]    # only commands that match; FOLDER becomes, or is, the clone
+python scripts/commands.py FOLDER [PATTERN]    # only commands that match; clones into FOLDER unless it exists
 
 Two commands run at a time. With LRA_DATA and OMP_NUM_THREADS=1, all should take at most 45 minutes on two cores.
 """
@@ -62,7 +62,7 @@ def clone(folder: Path) -> None:
 
 
 def part(command: str) -> str:
-    """Return the command with the overrides of PARTS."""
+    """Return the command with the overrides in PARTS that are meant for it."""
     for word in " ".join(words for pattern, words in PARTS.items() if re.search(pattern, command)).split():
         own = rf"(?<=\s){word.partition('=')[0]}=\S+"
         command = re.sub(own, word, command) if re.search(own, command) else f"{command} {word}"

@@ -87,7 +87,7 @@ def ranking() -> str:
 
 
 def solved() -> str:
-    """Return a table of the seeds of each system that reach the goal of each small task, the best system first."""
+    """Return a table of how many seeds of each system reach the goal of each small task, best system first."""
     hour, present = (report(folder).tables.solved for folder in ("hour", "present"))
     # of a system in both studies, keep the row of `hour`, which has more seeds
     counts = pd.concat([hour, present], ignore_index=True).drop_duplicates("system")
@@ -129,7 +129,7 @@ def scales() -> str:
 
 
 def speed() -> str:
-    """Return a sentence on the speed of a training step of Simple relative to plain PyTorch; README.md completes it."""
+    """Return the beginning of a sentence in README.md on the speed of a step of Simple relative to plain PyTorch."""
     parts = []
     for precision in ("fp32", "bf16"):
         steps = [json.loads((RESULTS / f"bench/steps/{task}_{precision}.json").read_text()) for task in TASKS]

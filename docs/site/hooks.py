@@ -153,7 +153,7 @@ def tasks() -> dict[str, str]:
 
 
 def described(group: str, name: str, owner: type) -> dict[str, str]:
-    """Return what a page says about an option: its name, YAML file, module docstring, and a type for each key."""
+    """Return template values of an option: name, YAML file, docstring of its module, and the type of each key."""
     keys = [each for each in inspect.signature(owner).parameters.values() if each.kind is each.KEYWORD_ONLY]
     types = "\n".join(f"{each.name}: {inspect.formatannotation(each.annotation)}" for each in keys)
     yaml, module = (conf_dir() / group / f"{name}.yaml").read_text(), inspect.getmodule(owner)

@@ -32,7 +32,7 @@ INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # colum
 
 
 def runs_frame(folder: Path, runs: list[Run], published: Published, selection: str | None = None) -> pd.DataFrame:
-    """Return a DataFrame with one row per run, in the order of tables.
+    """Return a DataFrame with one row per run, in the order of table columns, then of table rows.
 
     The column `run` holds the `Run`, or None for a missing run. `score` is the test result by the rule `selection`, or
     by the rule in the run's recipe if `selection` is None; it is NaN if the run is not finished.
@@ -142,11 +142,11 @@ def _missing(cell: DeclaredCell, seed: int, selection: str | None) -> dict[str, 
 
 
 def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
-    """Return a short name for each task, by task.
+    """Return short names of tasks, by task.
 
-    It is the title of the task, or else the title of the task without options plus a suffix for deviations from the
-    published data: `ListOps-short` or `-small` for other sizes, `Image-copies` for other images. A task without a title
-    keeps its name, without options. Equal names are numbered.
+    A short name is the title of the task, or else the title of the task without options plus a suffix for deviations
+    from the published data: `ListOps-short` or `-small` for other sizes, `Image-copies` for other images. A task
+    without a title keeps its name, without options. Equal names are numbered.
     """
     names: dict[str, str] = {}
     for task in tasks:

@@ -12,7 +12,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 TEX = {
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
     **{letter: f"${letter}$" for letter in "<>|"},
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # [ or * after the \\ that ends a row would be its option
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row, \\ would read [ or * as its option
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "\n": r"\\", "±": r"$\pm$", "²": "$^2$", "−": "$-$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
     "…": r"\ldots{}",

@@ -85,6 +85,8 @@ def _difference(run: PlannedRun, record: RunRecord) -> str:
     """Return the reason why the kept run with this record does not equal a planned run; empty if they are equal."""
     if record.status not in (Status.FINISHED, Status.DIVERGED):
         return record.status
+    if run.settings.checkpoint.keep or run.settings.lacks_weights:
+        return "kept runs have no weights, which this run has to write or starts from"
     pairs = [(key, getattr(record, key), run.labels[key]) for key in ("task", "task_version", "selection")]
     changes = [f"{key}: {there} there, {here} now" for key, there, here in pairs if there != here]
     return "; ".join([*changes, *config_differences(record.config, run.settings, ROUNDING)])
@@ -114,7 +116,7 @@ def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]
     for run in there:
         columns[tuple(getattr(run.record, key) for key in COLUMN)].append(run)
     for row, runs in to_do:
-        if not runs:
+        if not runs or runs[0].settings.lacks_weights:
             continue
         # Records of earlier runs are compared with the record that the first run of this cell will have.
         record = RunRecord.model_construct(**runs[0].labels, config=json.loads(json.dumps(runs[0].settings.config_key)))
