@@ -24,7 +24,7 @@ from lra.datasets.cache import SPLITS, Identity, Splits, Writer
 from lra.datasets.groups import Group, by_size, by_value
 from lra.datasets.task import DataConfig, Task, TaskSpec
 
-GENERATED = "generated"  # origin that the record of a generated task names
+GENERATED = "generated"  # origin of the data, in the record of a generated task
 LISTED = 10  # maximum number of raw files whose SHA-256 a record lists one by one, instead of one digest of all
 
 

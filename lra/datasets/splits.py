@@ -1,4 +1,4 @@
-"""Define splits of windows, of answers at positions and of pictures; count duplicate and contradictory examples.
+"""Define splits for windows, for answers at positions and for pictures, and count contradictory examples.
 
 Legend: n examples, m predictions.
 """

@@ -40,7 +40,7 @@ class Columns:
 
     Args:
         text: column of the texts or of lists of token ids; for pairs, column of the first text.
-        text2: column of the second text of pairs. A file may lack it if this is the default name, `text2`.
+        text2: column of the second text of pairs. Under the default name `text2`, the column may be missing in a file.
         label: column of the classes, which are texts or whole numbers.
         header: names of all columns, in order, of CSV and TSV files without a header line; None if they have one.
         quotes: notation of a quote mark inside a quoted cell of CSV and TSV files: `doubled`, or `escaped` by a

@@ -131,7 +131,7 @@ def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: i
         drawn.append((trees, symbol, arguments))
         # An operator has two tokens: itself and its closing bracket.
         lengths += np.bincount(trees, weights=1 + operator, minlength=TREES_PER_CHUNK).astype(np.int64)
-        # Number of nodes in the next level of each tree; each has at least one token.
+        # Number of nodes of each tree in the next level; every node adds at least one token.
         pending = np.bincount(trees, weights=arguments, minlength=TREES_PER_CHUNK).astype(np.int64)
         alive = lengths + pending < max_length  # drop long trees before their children use memory
         trees = np.repeat(trees, np.where(alive[trees], arguments, 0))

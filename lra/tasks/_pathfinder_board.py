@@ -91,7 +91,7 @@ class Board:
 def _around(
     pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, positions: np.ndarray
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Return a view of all patches of `pictures` of a stamp's size, and an index of the patches around `positions`.
+    """Return a view of all patches of a stamp's size in `pictures`, and the index of the patches around `positions`.
 
     `view[index]` are the patches [n, P, P] around `positions` [n, 2] in the pictures `rows` [n].
     """

@@ -28,7 +28,7 @@ TOUCH = 459  # 1.8 * 255: two masks touch at pixels where their sum is at least 
 
 
 def sines(radians: np.ndarray) -> np.ndarray:
-    """Return sine and cosine of n angles [n, 2], as whole multiples of 1 / ONE: unit steps in rows and columns."""
+    """Return sine and cosine of n angles [n, 2] in units of 1 / ONE: the row and the column of a unit step."""
     return np.rint(np.stack([np.sin(radians), np.cos(radians)], axis=1) * ONE).astype(np.int64)
 
 

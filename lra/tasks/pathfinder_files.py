@@ -83,7 +83,10 @@ class PathfinderFiles(Paths, FromSource):
 
 
 def divided(n: int, split: str) -> dict[str, np.ndarray]:
-    """Return the indices of the pictures of each split out of n; `split` is `order` or `s4`, see `PathfinderFiles`."""
+    """Return, for each split, the indices of its pictures out of n pictures.
+
+    `split` is `order` or `s4`, see `PathfinderFiles`.
+    """
     import torch
 
     order = np.arange(n)
