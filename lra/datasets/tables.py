@@ -86,7 +86,7 @@ def examples(path: Path, columns: Columns) -> Iterator[Example]:
     else:
         raise UserError(f"{path}: expected a file that ends in {', '.join(ENDS)}")
     for where, row in rows:
-        second = columns.text2 != TEXT2 or TEXT2 in row  # a name that the user has set is required
+        second = columns.text2 != TEXT2 or TEXT2 in row  # a column that the user has named is required
         names = [columns.text, columns.text2] if second else [columns.text]
         for name in (*names, columns.label):
             if name not in row:

@@ -21,7 +21,7 @@ CLOSE = "]"
 WORDS = (*"0123456789", *OPERATORS, CLOSE)
 IDS = {word: number for number, word in enumerate(WORDS, start=1)}  # 0 is padding; 16, the unknown word, is unused
 TREES_PER_CHUNK = 8_192  # number of candidates drawn together; only those with a length within the bounds are used
-FRUITLESS_CHUNKS = 64  # consecutive chunks without a new expression after which `generate` gives up
+FRUITLESS_CHUNKS = 64  # number of consecutive chunks without a new expression after which `generate` gives up
 
 
 def generate(
@@ -107,7 +107,7 @@ Level = tuple[np.ndarray, np.ndarray]
 
 
 def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: int, max_args: int) -> list[Level]:
-    """Draw the trees of a chunk level by level, and return the levels of those with a length within the bounds.
+    """Draw the trees of a chunk level by level, and return the levels of the trees with a length within bounds.
 
     One 64-bit word determines a node: bits 0-1 whether it is an operator, bits 2-3 which operator, and the upper half,
     multiplied by the range and shifted, its digit or its number of arguments (bias below 3e-9).
@@ -190,7 +190,7 @@ def _lay_out(levels: list[Level], sizes: list[np.ndarray]) -> np.ndarray:
         tokens[positions[inner] + sizes[depth][inner] - 1] = IDS[CLOSE]  # closes the operator's subtree
         if depth + 1 < len(levels):
             runs = arguments[inner]
-            before = np.cumsum(sizes[depth + 1]) - sizes[depth + 1]  # number of tokens before each child
+            before = np.cumsum(sizes[depth + 1]) - sizes[depth + 1]  # tokens of the level before each child
             # The value of `before` at the first child of the same operator; `before - first` is a child's offset in it.
             first = np.repeat(before[np.cumsum(runs) - runs], runs) if len(runs) else before
             positions = np.repeat(positions[inner] + 1, runs) + before - first  # + 1 for the operator itself

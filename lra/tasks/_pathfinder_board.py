@@ -143,7 +143,7 @@ def marked(canvas: np.ndarray, ends: np.ndarray, radius: float) -> np.ndarray:
     looks = lit(markers(radius, window), MARKER)
     side = looks.shape[-1]
     for position in ends.swapaxes(0, 1):
-        # Near an edge the sprite is moved into the window; `markers` has one for each offset of the marker in it.
+        # Near an edge the sprite is moved into the window; `markers` has a sprite for each offset of the marker.
         corner = np.clip(position - side // 2, 0, window - side)
         lay(canvas, 0, looks[tuple((position - corner).T)], np.arange(len(canvas)), corner + side // 2)
     # Scale each image so that its largest value is 255, and round halves up.

@@ -166,7 +166,7 @@ def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes,
         for number in range(2):  # in turns, so that neither snake takes all the room
             kept, pair[number] = _extended(draws, board, rows, pair[number])
             rows, pair[1 - number] = rows[kept], pair[1 - number].at(kept)
-    for snake in pair:  # `_extended` has drawn the others
+    for snake in pair:  # draw the last paddles; `_extended` has drawn the others
         board.add(rows, snake.positions[:, -1], snake.turns[:, -1])
     return board.at(rows), *pair  # type: ignore[return-value]
 
@@ -229,11 +229,12 @@ def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray
         turns = draws.below(DEGREES, len(missing))
         seeded, snake = _beginnings(draws, board, missing, turns)
         images = missing[seeded]
-        trial, rows = board.at(images), np.arange(len(images))  # copies, for an incomplete distractor
+        # Grow distractors on copies of the images, so that an incomplete distractor leaves no trace.
+        trial, rows = board.at(images), np.arange(len(images))
         for _ in range(design.distractor_length - 1):
             kept, snake = _extended(draws, trial, rows, snake)
             rows = rows[kept]
-        trial.add(rows, snake.positions[:, -1], snake.turns[:, -1])  # `_extended` has drawn the others
+        trial.add(rows, snake.positions[:, -1], snake.turns[:, -1])  # the last paddles, as in `_arrived`
         board.put(images[rows], trial.at(rows))
         drawn.append((images[rows], snake))
         missing = np.setdiff1d(missing, images[rows])

@@ -91,7 +91,7 @@ class Paddles:
         second: displacements from the start point of the first snake to that of the second [360, 2], not rounded.
         weights: relative probabilities of the next direction, WEIGHT for straight on [A, K].
         seen: displacements from the start point of a first paddle to the pixels that must be free [360, S, 2]; some are
-            repeated, so that all directions have S.
+            repeated, so that every direction has S of them.
     """
 
     margin: int
@@ -124,7 +124,7 @@ def paddles(length: int, thickness: float, margin: int, continuity: float, seed_
     angles = np.concatenate([np.deg2rad(np.arange(DEGREES) - DEGREES // 2), np.arctan2(points[:, 0], points[:, 1])])
     directions = sines(angles)
     begun = directions[:DEGREES]
-    drawn = np.concatenate([begun, -directions[DEGREES:]])  # a later one starts at its head
+    drawn = np.concatenate([begun, -directions[DEGREES:]])  # a later paddle is drawn backwards, from its head
     ends = rounded_up(SCALE * length, drawn)
     ends[ROUNDED_TWICE, 1] += 1
     lines = np.stack([line(SCALE * 2 * reach + 1, end, round(thickness * SCALE)) for end in ends])

@@ -16,7 +16,7 @@ DOCUMENTS = "docs.jsonl.xz"
 
 
 class AclMatching(Pairs):
-    """Pairs of papers of the ACL Anthology, one half with and one half without a citation.
+    """Builder of a task with pairs of papers of the ACL Anthology; in half of the pairs the first cites the other.
 
     Raw data: acl_pairs/docs.jsonl.xz with the fields id and text, and acl_pairs/pairs.{train,eval,test}.tsv.xz with the
     columns label, citing id, other id. A document is the text of a paper in UTF-8. Splits have papers in common, but no

@@ -50,7 +50,7 @@ LICENCE = "non-commercial research; cite Zhang, Zhao and LeCun 2015"
 ORDERED_BY_DIGEST = "by SHA-256 of the text: the source has not the official order"
 
 PARTIAL, HUB = "ag_news_partial", "fancyzhx/ag_news"
-PARTIAL_ROWS = "18.6k train"  # note in the task's name; the full data have 120,000
+PARTIAL_ROWS = "18.6k train"  # note in the task's name; the full training data have 120,000 items
 WANTS = "ag_news_csv/train.csv and ag_news_csv/test.csv of the unpacked ag_news_csv.tgz"
 CSV_FILES = {"train": "ag_news_csv/train.csv", "test": "ag_news_csv/test.csv"}
 PARTIAL_FILES = {"train": f"{PARTIAL}/train.partial.jsonl.xz", "test": f"{PARTIAL}/test.csv.xz"}

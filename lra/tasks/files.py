@@ -125,7 +125,7 @@ class Files(FromSource):
 
     @property
     def content(self) -> Content:
-        """Content of the files; `at` must have been called, which reads them."""
+        """Content of the files, which `at` has read; `at` must have been called."""
         assert self._content is not None, "call `at` first"
         return self._content
 
@@ -285,7 +285,8 @@ class Files(FromSource):
                     raise UserError(f"{row.where}: label {row.label!r:.80} of {split} does not occur in train")
                 if len(row.texts) != content.texts:
                     raise UserError(f"{row.where}: {len(row.texts)} texts, but the first row has {content.texts}")
-        for split, fraction in reversed(self._held_out().items()):  # test first: it must not depend on task.val
+        # The test split is held out first, so that it does not depend on task.val.
+        for split, fraction in reversed(self._held_out().items()):
             numbers = np.unique([row.label for row in rows["train"]], return_inverse=True)[1]
             chosen = held_out(numbers, fraction, split)
             if not chosen.any():

@@ -63,7 +63,7 @@ class Image(FromSource):
         )
 
     def find(self) -> Source:
-        """Return the folder of grey copies if it exists, else the hub."""
+        """Return the source: the folder of grey copies if it exists, else the hub."""
         if files := self.together(COPIES_FILES):
             return Source(name=COPIES, files=[*files.values()], read=lambda: _read_copies(files))
         return Source(name=f"the hub: {HUB}", read=lambda: _read_hub(self.config))

@@ -108,7 +108,8 @@ class ListOps(Generated, Expressions):
         for key in ("max_depth", "max_args"):
             if getattr(self, key) < 2:
                 raise UserError(
-                    f"task.{key}={getattr(self, key)}: expected at least 2, an operator has two arguments or more"
+                    f"task.{key}={getattr(self, key)}: expected at least 2, since every expression has an operator "
+                    "with two or more arguments"
                 )
 
     @property

@@ -1,11 +1,11 @@
-"""Generate the probes of MAD: memorisation, compression, fuzzy and noisy recall. `selective_copy.py` has the fifth.
+"""Generate the probes of MAD: memorisation, compression, fuzzy and noisy recall.
 
     memorise:  k7 ? k2 ? k7 ?                       ->  v7, v2 and v7 at the signs ?
     compress:  a c b b END                          ->  a c b b, each token from the state at END and its position
     recall:    k1 v1 k4 v4 k1 [v1] k2 v2 k4 [v4]    ->  the values in brackets, each from the tokens before it
 
 These probes differ from MAD in three respects: the loss is computed only at scored positions, END is not scored, and
-the first pair is never noise.
+the first pair is never noise. MAD's selective copy is in `selective_copy.py`.
 
 Source:
     MAD, Poli et al. 2024, arXiv:2403.17844.
@@ -41,7 +41,7 @@ class Memorise(Probe):
 
     def __post_init__(self) -> None:
         if self.length % 2:
-            raise UserError(f"task.length={self.length}: expected an even number, a sign follows every key")
+            raise UserError(f"task.length={self.length}: expected an even number, since a sign follows every key")
         self.at_least(vocabulary=5)
 
     @property
@@ -135,7 +135,8 @@ class Recall(Probe):
             active = sequences.ends <= last_start  # sequences with room for this pair and the last one
             key = self._motifs(draws, rows, self.keys, min_size, self.key_size)
             value = self._motifs(draws, rows, self.values, 1, self.value_size)
-            noisy = (draws.uniform(rows) < self.noise) & (turn > 0)  # the first pair shows a key to query
+            # The first pair is never noise, so that there is a key to query.
+            noisy = (draws.uniform(rows) < self.noise) & (turn > 0)
             same = (keys[:, :turn] == key[:, None]).all(axis=2)  # [rows, turn]: True where an earlier key is equal
             repeated = same.any(axis=1) & ~noisy
             if turn:  # a repeated key keeps its value
@@ -159,7 +160,10 @@ class Recall(Probe):
 
     @staticmethod
     def _motifs(draws: Draws, rows: int, kinds: int, min_size: int, max_size: int) -> np.ndarray:
-        """Return `min_size` to `max_size` different random numbers from 1 to `kinds`, then zeros [rows, max_size]."""
+        """Return random keys or values [rows, max_size].
+
+        A row has `min_size` to `max_size` different numbers from 1 to `kinds`, then zeros.
+        """
         sizes = min_size + draws.below(max_size - min_size + 1, rows)
         return (1 + draws.subsets(kinds, rows, max_size)) * (np.arange(max_size) < sizes[:, None])
 

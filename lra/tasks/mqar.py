@@ -70,18 +70,20 @@ class Mqar(Probe):
         tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
         order = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)  # number g of each query position
         weights = order ** (self.power - 1.0)
-        late = -np.log(draws.uniform(rows, len(order))) / weights  # exponential clocks; the earliest win
+        # The positions with the smallest exponential times, whose rates are the weights, are a weighted sample without
+        # replacement.
+        late = -np.log(draws.uniform(rows, len(order))) / weights
         queries = 2 * pairs + 2 * late.argsort(axis=1, kind="stable")[:, :pairs]
-        np.put_along_axis(tokens, queries, keys, axis=1)  # both [n, pairs]
+        np.put_along_axis(tokens, queries, keys, axis=1)  # queries and keys are [n, pairs]
         np.put_along_axis(answers, queries, values, axis=1)
 
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         return {"a value of the context at random": 100 * float(np.mean(1 / _asked(test)[1]))}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Return the indices of a split's predictions by number of pairs, distance of a query from its pair, position.
+        """Return the indices of a split's predictions grouped, separately, by three properties.
 
-        The predictions are grouped three times, once by each of these properties.
+        These are the number of pairs, the distance of a query from its pair, and the position.
         """
         distances, pairs = _asked(split)
         return {"pairs": by_value(pairs), "distance": by_size(distances), **super().groups(split)}

@@ -70,7 +70,7 @@ class Text(FromSource):
         )
 
     def find(self) -> Source:
-        """Return the JSON-lines files if they exist, else the hub."""
+        """Return the source: the JSON-lines files if they exist, else the hub."""
         if files := self.together(*({split: f"imdb/{split}.jsonl{end}" for split in ROWS} for end in (".xz", ""))):
             names = " and ".join(path.name for path in files.values())
             return of_splits(names, files, _of_file)

@@ -3,7 +3,7 @@
     x1 x2 x3  ->  x1, x1 x2, x1 x2 x3
 
 For groups that are not solvable, such as A5 and S5, a constant number of layers cannot compute these products for all
-lengths, unless a layer is a true recurrence. The product p q of permutations applies p first, then q.
+lengths, unless a layer is truly recurrent, as in an RNN. The product p q of permutations applies p first, then q.
 
 Source:
     Merrill, Petty and Sabharwal 2024, arXiv:2404.08819.
@@ -88,7 +88,7 @@ def products(group: str) -> np.ndarray:
         return np.add.outer(np.arange(size), np.arange(size)) % size
     elements = np.array([p for p in permutations(range(size)) if kind == "s" or _even(p)])
     both = elements[:, elements].swapaxes(0, 1)  # both[p, q, i] = q[p[i]]
-    digits = size ** np.arange(size)[::-1]  # a permutation as a number, ascending in lexicographic order
+    digits = size ** np.arange(size)[::-1]  # weights that encode permutations as numbers in lexicographic order
     return np.searchsorted(elements @ digits, both @ digits)
 
 
