@@ -62,12 +62,15 @@ def _equal(
         differ from the planned one, by reason.
     """
     runs = [run for row in rows for run in row.runs]
+    sources = {run.settings.start.path.parent.resolve() for run in runs if run.settings.start is not None}
     pairs, reasons = [], Counter[str]()
     for run in runs:
         found = known.get(run.folder.relative_to(plan.out).as_posix())
         if found is None or RunFolder.of(run).is_claimed:
             continue
-        if reason := _difference(run, found.record):
+        if run.folder.resolve() in sources or run.settings.lacks_weights:
+            reasons["kept runs have no weights, and here a run starts from those of another"] += 1
+        elif reason := _difference(run, found.record):
             reasons[reason] += 1
         else:
             pairs.append((run, found))
@@ -85,8 +88,6 @@ def _difference(run: PlannedRun, record: RunRecord) -> str:
     """Return the reason why the kept run with this record does not equal a planned run; empty if they are equal."""
     if record.status not in (Status.FINISHED, Status.DIVERGED):
         return record.status
-    if run.settings.checkpoint.keep or run.settings.lacks_weights:
-        return "kept runs have no weights, which this run has to write or starts from"
     pairs = [(key, getattr(record, key), run.labels[key]) for key in ("task", "task_version", "selection")]
     changes = [f"{key}: {there} there, {here} now" for key, there, here in pairs if there != here]
     return "; ".join([*changes, *config_differences(record.config, run.settings, ROUNDING)])
