@@ -93,6 +93,11 @@ class Settings:
         with configure.blamed("init", self.init):
             return configure.build(self.init, "init", kind=InitialWeights)()
 
+    @property
+    def lacks_weights(self) -> bool:
+        """True if the file of initial weights is missing, as before a sweep has trained the run that writes it."""
+        return self.start is not None and not self.start.path.is_file()
+
     @cached_property
     def config_key(self) -> dict[str, Any]:
         """Settings that affect results, without paths, and SHA-256 of initial weights and of the user's source files.
