@@ -93,7 +93,7 @@ def function(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
 
 
 def missing(kernel: str) -> str:
-    """Return the reason why this kernel cannot be used on a CUDA device; empty if it can."""
+    """Return the reason why this kernel cannot be used on this CUDA device; empty if it can."""
     if not version():
         return "no flash-linear-attention"
     if kernel != "gated_delta_rule":

@@ -51,7 +51,7 @@ class KernelAttention(Attention, abstract=True):
             weighted = causal_product if self.causal else product
             total, mass = weighted(phi_q, phi_k, v, *log_decay).split(
                 [v.shape[-1] - 1, 1], dim=-1
-            )  # [B, H, L, Dh and 1]
+            )  # [B, H, L, Dh] and [B, H, L, 1]
             return total / self.denominator(mass)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:

@@ -107,7 +107,7 @@ class DecaySteps(nn.Module):
         check_ends("a", a_min, a_max)
         self.project = nn.Linear(config.dim, config.heads, bias=False)
         start = log_uniform("dt", dt_min, dt_max, config.heads).exp()
-        self.bias = nn.Parameter(start + torch.log(-torch.expm1(-start)))  # the inverse of softplus
+        self.bias = nn.Parameter(start + torch.log(-torch.expm1(-start)))  # so that softplus(bias) = start
         self.log_a = nn.Parameter((a_min + (a_max - a_min) * torch.rand(config.heads)).log())
 
     def forward(self, projected: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:

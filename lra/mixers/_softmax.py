@@ -69,7 +69,7 @@ def weigh(
         columns: positions of the keys [..., m], on which the dropout noise depends; None: 0 to m - 1.
     """
     if not dropout.drops:
-        if q.dim() > 4:  # the fused kernels take one axis of heads
+        if q.dim() > 4:  # the fused kernels take only [B, H, n, d]
             if mask is not None:
                 mask = mask.expand(-1, *q.shape[1:-2], -1, -1).flatten(1, -3)
             flat_q, flat_k, flat_v = (x.flatten(1, -3) for x in (q, k, v))

@@ -142,7 +142,7 @@ class PatternAttention(Attention, abstract=True):
 
     @property
     def full_pattern(self) -> bool:  # type: ignore[override]
-        """True if, at `max_positions`, each position reads all others, or all earlier ones in the causal form."""
+        """True if each of `max_positions` positions reads all others, or, if causal, all earlier positions."""
         positions = torch.arange(self.config.max_positions, device="cpu")
         is_global = torch.isin(positions, self.select_global(positions))
         for i in positions[~is_global]:  # one row at a time, because a pattern with gaps has one in an early row

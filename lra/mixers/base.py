@@ -36,7 +36,7 @@ class MixerConfig:
     bias: bool = True  # True: projections have biases
     out_proj: bool = True  # True: attentions have an output projection
     dropout: float = 0.0  # probability of dropping a value
-    dropout_over: Over = "values"  # what dropout drops of activations; attention weights are always dropped one by one
+    dropout_over: Over = "values"  # unit to drop in activations; attention weights are always dropped one by one
     causal: bool = False  # True: outputs must not depend on later positions
     layer: int = 0  # index of the layer, from 0
     layers: int = 1  # number of layers
@@ -59,7 +59,7 @@ class MixerInfo:
 
     paper: str  # authors, year and title
     formula: str  # formula of the output
-    complexity: str  # f of the time O(f), such as L w D
+    complexity: str  # time complexity without the O, such as L w D
     linear_memory: bool  # True: the memory for the backward pass grows at most linearly with the length
     reference: str  # independent implementation that tests compare the mixer with
     scale: float | None = None  # scale factor of q . k; None if it is not one number
@@ -112,7 +112,7 @@ class Mixer(nn.Module, ABC):
         self.config = config
         self.redraw_every: int | None = None
         self._drawn: tuple[int, int] | None = None  # seed and number of the last draw
-        self._drawn_values: dict[str, int] = {}  # checksums of parameters by name
+        self._drawn_values: dict[str, int] = {}  # checksums of the projections that `Attention` drew, by name
 
     @abstractmethod
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
