@@ -39,7 +39,7 @@ class KeyPart:
 
     @abstractmethod
     def pick(self, x: Tensor) -> Tensor:
-        """Return the part's keys or values [B, H, 1 or N, m, Dh] from all of them [B, H, N, b, Dh]."""
+        """Return the part's keys (or values) [B, H, 1 or N, m, Dh] from those of all positions, x [B, H, N, b, Dh]."""
 
 
 @dataclass(frozen=True, kw_only=True)

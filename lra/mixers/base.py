@@ -242,7 +242,7 @@ class Attention(Mixer, abstract=True):
     def _project_rows(self, x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
         """Return one tensor [R, H, Dh] per projection of the rows x [R, D].
 
-        The projections are joined to one product, which reads x, and in the backward pass the gradient, only once.
+        One matrix product computes all of them, so that x and, in the backward pass, the gradient are read only once.
         """
         weight = torch.cat([projection.weight.to(x.dtype) for projection in projections])
         bias = torch.cat([projection.bias.to(x.dtype) for projection in projections]) if self.config.bias else None

@@ -196,7 +196,7 @@ def _check(spec: TaskSpec, architecture: Architecture) -> None:
     if not architecture.out_proj and qkv_dim != dim:
         raise UserError(f"model.qkv_dim={qkv_dim}: expected model.dim={dim} in a variant without output projection")
     if architecture.norm_over == "batch" and spec.objective != "classify":
-        raise UserError(f"model.norm_over=batch: expected a task that classifies, {spec.name} does not; use null")
+        raise UserError(f"model.norm_over=batch: expected a classification task, {spec.name} is not one; use null")
     if architecture.positions == "sinusoidal" and dim % 2:
         raise UserError(f"model.positions=sinusoidal: expected an even model.dim, got {dim}")
 

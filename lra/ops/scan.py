@@ -19,7 +19,8 @@ from lra.ops.device import cumulative_sum
 CHUNK = 64  # number of positions in a chunk
 SMALL_CHUNK = 32  # number of positions in a chunk of a recurrence with a decay per channel or a delta rule
 BLOCK = 4  # number of positions in a block of `channel_scores`
-# Maximum number of query (or, if wider, value) elements in a tile on a CPU; half or twice as many: a step 5 % slower.
+# Maximum number of query (or, if wider, value) elements in a tile on a CPU; with half or twice as many elements a step
+# was 5 % slower.
 TILE = 1 << 19
 # Summed log decays below this count as -inf, because `exp` and products of denormal numbers are many times slower.
 FAR = -80.0
@@ -233,8 +234,8 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
         kept: [..., 1, M], decay of the whole chunk.
     """
     chunk, size = g.shape[-2], min(BLOCK, g.shape[-2])
-    # A quotient within a block must not overflow, so decays are clamped to at least exp(-22) in fp32; the rest is less
-    # than the rounding error.
+    # Clamp decays to at least exp(-22) in fp32, so that no quotient within a block overflows. What a smaller decay lets
+    # through is below the rounding error.
     lowest = -HEADROOM * math.log(torch.finfo(g.dtype).max) / (BLOCK - 1)
     first, *others = g.clamp(min=lowest).exp().unflatten(-2, (-1, size)).unbind(-2)  # each [..., blocks, M]
     rows = [torch.ones_like(first)]
