@@ -209,9 +209,7 @@ def _check_mixer(mixer: Mixer, *, masks: bool, pooling: str) -> None:
     if mixer.config.causal and not mixer.can_be_causal:
         raise UserError(f"{name} has no causal form, which this task needs: choose another attention")
     if mixer.causal and pooling in ("cls", "first"):
-        raise UserError(
-            f"{name} is causal, so model.pooling={pooling} reads only the first token: use model.pooling=mean or last"
-        )
+        raise UserError(f"{name} is causal, so model.pooling={pooling} reads only the first position: use mean or last")
     if masks and pooling != "none" and not mixer.maskable:
         raise UserError(f"{name} cannot mask padding: use model.key_mask=false (protocol=paper) or another attention")
     if not mixer.config.out_proj and not mixer.projects_out:
