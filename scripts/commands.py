@@ -1,8 +1,8 @@
-"""Run each command of README.md, CONTRIBUTING.md and docs/ in a clone; print its exit code, seconds and last line.
+"""Run the commands of README.md, CONTRIBUTING.md and docs/ in a clone; print exit code, seconds and last line of each.
 
-python scripts/commands.py FOLDER [PATTERN]    # only commands that match; a folder that exists is taken as the clone
+python scripts/commands.py FOLDER [PATTERN]    # only commands that match; clones into FOLDER unless it exists
 
-Two commands run at a time; with LRA_DATA and OMP_NUM_THREADS=1 all of it should take at most 45 minutes on two cores.
+Two commands run at a time. With LRA_DATA and OMP_NUM_THREADS=1, all should take at most 45 minutes on two cores.
 """
 
 import os
@@ -19,13 +19,13 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CHECKOUT / "tests"))
 from test_examples import command_lines  # noqa: E402
 
-LIMIT_S = 600  # of a command; one that takes longer is ended and needs a smaller part in PARTS
-# placeholders; bare names of programs; clusters, accelerators and hubs; installations; what CI and the tests run
+LIMIT_S = 600  # time limit of a command in seconds; add a command that exceeds it to PARTS
+# placeholders, bare program names, installations; commands for clusters, accelerators, hubs; commands that CI runs
 NOT_RUN = (
     r"<|\.\.\.|TASK|DIR|=RUN|/volume|^(#|git|cd|pip)|^lra-\w+( --multirun| --verify)?$"
     r"|submitit_slurm|ray|reproduce|stanfordnlp|^\.venv/|scripts/(test|docs)|my_options|average"
 )
-PARTS = {  # words that replace those of a command, or are added, where it takes too long or its runs exist already
+PARTS = {  # overrides, by pattern of command, that make it shorter: they replace those of the same key, or are added
     r"experiment=table1_": "task=listops system=simple seed=1",
     r"experiment=(lra|table1) ": "task=listops system=simple seed=1 sweep_minutes=1",
     r"experiment=(pretraining_small|small_listops).*seed=1,2|demo also=mine out": "seed=1",
@@ -43,12 +43,12 @@ PARTS = {  # words that replace those of a command, or are added, where it takes
     r"task=books": "size=smoke",
     r"torchrun": "size=small train.steps=4 train.eval_every=2",
 }
-IN_ORDER = r"mine|runs/(first|rates)"  # commands that need files of an earlier one
-OWN_FILES = "/mine.py\n/my*\n/test_m*.py\n/lra_options/\n/reviews.csv\n"  # of a reader who follows the pages
+IN_ORDER = r"mine|runs/(first|rates)"  # commands that need files of an earlier command
+OWN_FILES = "/mine.py\n/my*\n/test_m*.py\n/lra_options/\n/reviews.csv\n"  # written by the commands, ignored by git
 
 
 def clone(folder: Path) -> None:
-    """Clone and install lra, and write 600 texts of two classes under the file names of the pages."""
+    """Clone and install lra, and write 600 texts of two classes into the files that the commands read."""
     subprocess.run(["git", "clone", "-q", CHECKOUT, folder], check=True)
     (folder / ".git/info/exclude").write_text(OWN_FILES)
     install = 'bash scripts/install.sh user && .venv/bin/pip install -q -c constraints.txt -e ".[optuna,submitit]"'
@@ -62,7 +62,7 @@ def clone(folder: Path) -> None:
 
 
 def part(command: str) -> str:
-    """Return the command with the words of PARTS."""
+    """Return the command with the overrides in PARTS that are meant for it."""
     for word in " ".join(words for pattern, words in PARTS.items() if re.search(pattern, command)).split():
         own = rf"(?<=\s){word.partition('=')[0]}=\S+"
         command = re.sub(own, word, command) if re.search(own, command) else f"{command} {word}"
@@ -70,7 +70,7 @@ def part(command: str) -> str:
 
 
 def run(folder: Path, command: str) -> str:
-    """Run the command in the clone and return its exit code or "over the limit", seconds, and its last line."""
+    """Run a command in the clone; return a text with exit code or "over the limit", seconds, command and last line."""
     path = f"{folder}/.venv/bin:{os.environ['PATH']}"
     shell = ["timeout", "--kill-after=60", str(LIMIT_S), "bash", "-c", f"({command}) 2>&1"]
     started = time.monotonic()
@@ -81,6 +81,7 @@ def run(folder: Path, command: str) -> str:
 
 
 def main(folder: Path, pattern: str = "") -> None:
+    """Run the commands that match `pattern`, and print the output of git status, which should be empty."""
     if not folder.exists():
         clone(folder)
     in_order, others = [], []

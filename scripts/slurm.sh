@@ -1,17 +1,12 @@
 #!/usr/bin/env bash
-# A SLURM of one node on this machine, to try things out (Debian, as root: apt-get install slurm-wlm munge):
+# Run SLURM on this machine as its only node, to test launchers (Debian, as root: apt-get install slurm-wlm munge):
 #   bash scripts/slurm.sh start; export SLURM_CONF=/var/tmp/lra-slurm/slurm.conf
 #   bash scripts/slurm.sh stop
 set -euo pipefail
-[ "$(uname)" = Linux ] || { echo "slurm.sh: error: SLURM wants Linux" >&2; exit 2; }
+[ "$(uname)" = Linux ] || { echo "slurm.sh: error: SLURM needs Linux" >&2; exit 2; }
 folder=/var/tmp/lra-slurm
 name=$(hostname -s)
 export SLURM_CONF=$folder/slurm.conf
-stop() {
-    for pid in "$folder"/*.pid; do
-        [ -e "$pid" ] && kill "$(cat "$pid")" 2>/dev/null && rm -f "$pid" || true
-    done
-}
 case "${1:-}" in
 start)
     mkdir -p "$folder" /run/munge
@@ -47,10 +42,14 @@ CONF
         sinfo --noheader --format=%t 2>/dev/null | grep -q -e idle -e mix && exit 0
         sleep 0.5
     done
-    echo "scripts/slurm.sh: no node is idle after 30 s; see $folder/*.log" >&2
+    echo "slurm.sh: error: no node is idle after 30 s; see $folder/*.log" >&2
     exit 1
     ;;
-stop) stop ;;
+stop)
+    for pid in "$folder"/*.pid; do
+        [ -e "$pid" ] && kill "$(cat "$pid")" 2>/dev/null && rm -f "$pid" || true
+    done
+    ;;
 *)
     echo "usage: scripts/slurm.sh start | stop" >&2
     exit 2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests. Arguments go to pytest: scripts/test.sh -m slow, scripts/test.sh -m gpu, scripts/test.sh -k model.
+# Check style, imports and types, then run the tests. Arguments go to pytest: -m slow, -m gpu, -k model.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/install.sh
@@ -7,5 +7,5 @@ bash scripts/install.sh
 .venv/bin/ruff format --check .
 .venv/bin/lint-imports
 .venv/bin/mypy
-unset PYTHONDONTWRITEBYTECODE  # compiled tests and modules are kept
+unset PYTHONDONTWRITEBYTECODE  # keep bytecode, so that the next run starts faster
 exec .venv/bin/python -m pytest -n auto --dist worksteal "$@"

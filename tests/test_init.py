@@ -124,6 +124,12 @@ def test_frozen_weights_stay_to_the_bit_and_the_others_move(groups: list[str]) -
     assert kept == {name for name in before if not belongs(name, groups)}
 
 
+def test_a_sweep_is_planned_before_the_weights_of_its_first_runs_exist(cli: Commands) -> None:
+    words = ("experiment=transfer_small", "task=listops", "case=transfer_source,transfer_qkv", "seed=1,2")
+    code, out, err = cli(train.main, *words, "describe=true")
+    assert (code, out.count('"run_folder"')) == (0, 2), err
+
+
 def test_transfer_from_the_command_line(cli: Commands) -> None:
     """The digest of the source is part of the identity: another source is another run."""
     assert cli(train.main, *SMALL, "system=simple_resl")[0] == 0

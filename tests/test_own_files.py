@@ -189,12 +189,12 @@ def test_a_split_with_hidden_labels_is_passed_over(tmp_path: Path, capfd: pytest
     assert task.source["parts of train"] == {"test": 0.2}
     read = {text for split in ("train", "test") for text in texts(task, split)}
     assert read == {row["text"] for row in SPLIT["train"]}
-    assert "sst2: test is not read, its labels are hidden" in capfd.readouterr().err
+    assert "sst2: test is not read, since its labels are hidden" in capfd.readouterr().err
 
 
 def test_rows_without_a_label_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     task_of(tmp_path, written(tmp_path / "fruit.jsonl", [*ROWS, *({"text": f"{n}", "label": None} for n in range(3))]))
-    assert "fruit: 3 rows of train are not read, they have no label" in capfd.readouterr().err.splitlines()
+    assert "fruit: 3 rows of train are not read, since they have no label" in capfd.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize("name", ["a.json", "A.JSON", "a.json.gz", "a.jsonl"])

@@ -110,7 +110,7 @@ def blank(mode: str, width: int) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (cut, "imgs/2/sample_3.png: no whole PNG (image file is truncated"),
+        (cut, "imgs/2/sample_3.png: not a complete PNG (image file is truncated"),
         (blank("L", SIDE + 2), f"imgs/10/sample_5.png: {SIDE + 2} x {SIDE} pixels of mode L, expected {SIDE} x {SIDE}"),
         (blank("RGB", SIDE), f"imgs/10/sample_5.png: {SIDE} x {SIDE} pixels of mode RGB, expected"),
         (line("imgs/2 sample_99.png 1 0"), "imgs/2/sample_99.png: no such file"),

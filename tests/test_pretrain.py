@@ -206,7 +206,7 @@ def test_pretraining_reads_no_label_and_no_other_split(
         [weights] = (tmp_path / name).rglob("weights.safetensors")
         made.append(weights.read_bytes())
     assert made[0] == made[1]
-    assert capfd.readouterr().err.count("waits for the same weights (another process)") == 1
+    assert capfd.readouterr().err.count("waits until these weights are computed (another process)") == 1
 
 
 def test_a_diverging_pretraining_is_named_in_the_record(cli: Commands) -> None:
@@ -276,8 +276,8 @@ def test_masked_pretraining_is_as_published(task: str, mask: float, loss: str, r
     [
         (("pretrain=next", "attention=fnet", "model.key_mask=false"), "no causal form"),
         (("pretrain=masked", "pretrain.mask=null"), "pretrain.mask=None: expected a fraction of the tokens"),
-        (("pretrain=masked", "train.freeze=[head]"), "train.freeze: head.0.weight would stay as it was drawn, since"),
-        (("pretrain=masked", "init=checkpoint", "init.folder=x"), "both would say what the model starts from"),
+        (("pretrain=masked", "train.freeze=[head]"), "train.freeze: head.0.weight would keep its random values, since"),
+        (("pretrain=masked", "init=checkpoint", "init.folder=x"), "both set the initial weights"),
         (("pretrain=masked", "task=mqar"), "predicts at positions; expected a task that classifies"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_users_own_published_numbers(small: Path) -> None:
         ("source: []", r"source: Extra inputs are not permitted"),
         (OWN.replace("41.5", "many"), r"best\.Mine \(model\.depth=2\)\.listops: .*valid number.*found 'many'"),
         ("tasks: {text: 2001-99-99}", "month must be in 1..12"),
-        (OWN.replace("My paper", "SimpleTRON v2"), "source 'SimpleTRON v2' is known already"),
+        (OWN.replace("My paper", "SimpleTRON v2"), "source 'SimpleTRON v2' exists already"),
         ("a: [", "not readable"),
     ],
 )

@@ -192,7 +192,7 @@ def test_a_pretrained_row_is_compared_with_its_row_from_scratch(tmp_path: Path) 
 
 def test_another_selection_rule_shows_its_results(folder: Path) -> None:
     assert float(rows(folder, selection="last")["Simple"]["mean"]) == 1.0
-    with pytest.raises(UserError, match="no run .* has it; leave the option out"):
+    with pytest.raises(UserError, match="no run .* has this result; leave the option out"):
         Report(folder, "best_test")
 
 

@@ -103,7 +103,7 @@ def test_a_rerun_needs_the_initial_weights(kept: Commands) -> None:
     assert kept(train.main, *SMOKE, *taking)[0] == 0
     [taken] = [path.parent.relative_to("kept") for path in Path("kept").rglob(f"softmax/**/{record.NAME}")]
     code, _, err = kept(train.main, f"rerun=kept/{taken}")
-    assert (code, "give them with init=checkpoint" in err) == (2, True)
+    assert (code, "set init=checkpoint" in err) == (2, True)
     code, out, err = kept(train.main, f"rerun=kept/{taken}", "init=checkpoint", f"init.folder={SIMPLE}")
     assert code == 0, err
     assert out.splitlines()[-1] == f"kept/{taken}: equal to the last bit (reruns/kept/{taken})"

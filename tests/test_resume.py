@@ -172,5 +172,5 @@ def test_a_checkpoint_of_another_run_is_refused(change: str, difference: str, ca
     mine.write_bytes(theirs.read_bytes())
     assert trained(*SIMPLE, "out=one") == 2
     error = (run_folder("one") / names.ERRORS).read_text()
-    assert f"is of another run ({difference}" in error
+    assert f"belongs to another run ({difference}" in error
     assert "delete it to train from the start" in error

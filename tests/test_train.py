@@ -234,7 +234,7 @@ def test_selection_is_what_the_protocol_says(cli: Commands) -> None:
     assert written["selection"] == "last"
     code, _, err = cli(train.main, *SMOKE, "train.selection=best_test", "seed=2")
     assert code == 2
-    assert "validates on a split of its own; use best_val or last" in err
+    assert "has a separate validation split; use best_val or last" in err
 
 
 def test_a_mistake_in_a_process_of_its_own_is_one_line(cli: Commands) -> None:

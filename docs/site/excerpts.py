@@ -1,4 +1,4 @@
-"""Tables of kept results for blocks of cog in Markdown pages."""
+"""Write tables and sentences with kept results: cog puts them into Markdown pages, hooks.py into the site."""
 
 import json
 from collections.abc import Mapping
@@ -17,29 +17,36 @@ from lra.core.paths import conf_dir
 from lra.records.runs import Run
 from lra.reports import Report
 from lra.reports.published import Published
-from lra.reports.render import markdown, mean_sd, number
+from lra.reports.render import markdown, mean_sd, number, template
 from lra.reports.tables import Footnotes
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
+TEMPLATES = Path(__file__).with_name("templates")
+SHOW = {  # formats of a cell; without `show`, a cell is mean ± sd
+    "difference": "{difference:+.2f} [{difference_low:.2f}, {difference_high:.2f}]",
+    "solved": "{solved:.0f} of {n:.0f}",
+    "parameters": "{parameters:,.0f}",
+}
 MISSING = "–"
-TASKS = {"text": "text", "matching": "matching", "listops": "ListOps"}  # of Table 1
-PAPER = ("Transformer", "Linear ELU", "Simple", "Simple-Res", "Simple-ResL")
+TASKS = {"text": "text", "matching": "matching", "listops": "ListOps"}  # tasks of Table 1, with their titles
+PAPER = ("Transformer", "Linear ELU", "Simple", "Simple-Res", "Simple-ResL")  # rows of Table 1 in README.md
 
 Filter = Mapping[str, Any]
-"""Values by column of a report's cells; also `row` (system without settings), `folder` and `show`, a key of SHOW."""
+"""Values by column of `Report.cells`, `folder` and `row` (system without settings); options `show` and `optional`."""
 
 
 def crosstab(rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: str = "system", note: str = "") -> str:
     """Return a Markdown table with a cell for each row and column.
 
     Args:
-        rows, columns: a filter by label; a cell shows the one line of a results table that matches both. A column with
-            `texts` shows these texts by system instead.
-        corner: the header of the labels.
-        note: a sentence below the footnotes.
+        rows, columns: filters by label. A cell shows the one row of `Report.cells` that matches both filters. A column
+            whose filter has the key `texts` shows these texts by system instead.
+        corner: header of the column of labels.
+        note: sentence below the footnotes.
 
     Raises:
-        ValueError: no line, or several lines, match a cell; `optional=True` in a filter allows none.
+        ValueError: if no row or several rows match a cell. A cell without a match shows `–` if a filter has
+            `optional=True`.
     """
     notes = Footnotes()
     cells = [[label, *(_cell({**column, **row}, notes) for column in columns.values())] for label, row in rows.items()]
@@ -49,7 +56,7 @@ def crosstab(rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: 
 
 
 def table1() -> str:
-    """Return Table 1: published accuracies and ours by system, a convolution and trivial baselines below them."""
+    """Return Table 1 with published accuracies and ours by system; the last rows are a convolution and baselines."""
     ours = _cells("table1_narrow")
     columns: dict[str, Filter] = {}
     for task, title in TASKS.items():
@@ -57,7 +64,7 @@ def table1() -> str:
         if (trained := ours[(ours.task == task) & (ours.kind == "system")]).size:
             [seeds] = trained.n.unique()
             columns[f"{title}, ours (n = {seeds:.0f})"] = {"folder": "table1_narrow", "task": task, "optional": True}
-    # of the baselines of ListOps, the first three tokens score more than the root operator
+    # of the two lookup tables on ListOps, show only the better one, that of the first three tokens
     trivial = ours[(ours.kind == "baseline") & (ours.system != "root operator")].system
     rows = {name: {"system": name} for name in (*PAPER, "Convolution")}
     rows |= {f"*baseline: {name}*": {"system": name} for name in trivial}
@@ -66,7 +73,7 @@ def table1() -> str:
 
 
 def ranking() -> str:
-    """Return Table 1 with our results, in the order of the mean of the three published accuracies."""
+    """Return Table 1 with our results, sorted by the mean of the three published accuracies."""
     best = Published().sources[0].best
     means = {system: fmean(map(scores.get, TASKS)) for system, scores in best.items() if {*TASKS} <= {*scores}}
     columns: dict[str, Filter] = {"mean, published": {"texts": {name: number(mean) for name, mean in means.items()}}}
@@ -80,9 +87,10 @@ def ranking() -> str:
 
 
 def solved() -> str:
-    """Return how many seeds of each system reach the goal of each small task, with the most successful system first."""
+    """Return a table of how many seeds of each system reach the goal of each small task, best system first."""
     hour, present = (report(folder).tables.solved for folder in ("hour", "present"))
-    counts = pd.concat([hour, present], ignore_index=True).drop_duplicates("system")  # keeps the study with more seeds
+    # of a system in both studies, keep the row of `hour`, which has more seeds
+    counts = pd.concat([hour, present], ignore_index=True).drop_duplicates("system")
     shares = counts[present.columns[1:]].map(lambda text: float(Fraction(text.replace(" of ", "/"))))
     counts.insert(1, "tasks solved by most seeds", (shares > 0.5).sum(axis=1))
     order = shares.sum(axis=1).sort_values(ascending=False, kind="stable").index
@@ -90,7 +98,7 @@ def solved() -> str:
 
 
 def trivial() -> str:
-    """Return how many published rows of Table 1 the best trivial baselines beat."""
+    """Return a sentence on how many published rows of Table 1 the best trivial baselines beat."""
     beaten, published = {}, Published().sources[0].best
     for column in report("table1_narrow").columns:
         (name, score), task = column.best_baseline, column.task
@@ -103,42 +111,25 @@ def trivial() -> str:
 
 
 def demo() -> str:
-    """Return the lines that `scripts/demo.sh` prints below its table's command, and the origin of the numbers."""
+    """Return the table that `scripts/demo.sh` prints, and the processor and commit of its runs."""
     cells, [column] = report("demo").cells, report("demo").columns
     cells = cells[cells.kind == "system"][["system", "mean", "sd", "seeds", "p_holm"]]
-    origin = report("demo").runs[0].record.provenance
-    name, score = column.best_baseline
     table = cells.to_string(index=False, float_format="%.2f", na_rep="-")
-    return (
-        f"\n```text\n{table}\n```\n\nThese [runs](results/demo/README.md) used one {origin.cpu} "
-        f"(family/model/stepping {origin.cpu_model}), commit {origin.commit[:8]}.\nAnother processor may round "
-        f"differently. The best baseline, {name}, scores {score:.2f}.\n"
-    )
+    origin = report("demo").runs[0].record.provenance
+    return rendered("demo.md", table=table, origin=origin, baseline=column.best_baseline)
 
 
 def scales() -> str:
-    """Return the commands of Table 1 by scale, with the runs of each sweep and the times of the kept runs."""
-    small = report("table1_small").runs
+    """Return a table of the sweeps of Table 1 by scale: command, number of runs, and time of the kept runs."""
     narrow = [run for run in report("table1_narrow").runs if "H200" in run.record.provenance.device]
     times = [pd.Timestamp(getattr(run.record.provenance, key)) for run in narrow for key in ("started", "finished")]
     minutes = (max(times) - min(times)).total_seconds() / 60
-    small_time = f"{len(small)} runs took {_hours(small):.1f} core hours"
-    narrow_time = f"{len(narrow)} runs at once took {minutes:.0f} min on an H200, {_hours(narrow):.1f} h in sum"
-    lines = (
-        ("[small: short inputs](results/table1_small/README.md)", "table1_small", "", "two cores", small_time),
-        ("[narrow: width 64](results/table1_narrow/README.md)", "table1_narrow",
-         " hydra/launcher=joblib hydra.launcher.n_jobs=24", "GPU", narrow_time),
-        ("published", "table1", "", "GPU", "[not trained yet](docs/clusters.md#table-1-on-a-rented-gpu)"),
-    )  # fmt: skip
-    table = ["", "| scale | command | runs | hardware | time of the kept runs |", "|---|---|---:|---|---|"]
-    for scale, name, words, hardware, time in lines:
-        command = f"lra-train experiment={name}{words} max_hours=null"
-        table.append(f"| {scale} | `{command}` | {_planned(name)} | {hardware} | {time} |")
-    return "\n".join([*table, ""])
+    small = report("table1_small").runs
+    return rendered("scales.md", small=small, narrow=narrow, minutes=minutes, planned=_planned, hours=_hours)
 
 
 def speed() -> str:
-    """Return how many times as fast as plain PyTorch a step of Simple is, by precision, with the processor's name."""
+    """Return the beginning of a sentence in README.md on the speed of a step of Simple relative to plain PyTorch."""
     parts = []
     for precision in ("fp32", "bf16"):
         steps = [json.loads((RESULTS / f"bench/steps/{task}_{precision}.json").read_text()) for task in TASKS]
@@ -149,18 +140,19 @@ def speed() -> str:
 
 
 def _planned(experiment: str) -> int:
-    """Return the number of runs of a sweep."""
+    """Return the number of runs of the sweep `experiment`."""
     swept = read_yaml(conf_dir() / "experiment" / f"{experiment}.yaml")["hydra"]["sweeper"]["params"]
     return prod(len(options(key) if value == "glob(*)" else str(value).split(",")) for key, value in swept.items())
 
 
 def _hours(runs: list[Run]) -> float:
+    """Return the sum of the hours that the runs took."""
     return sum(sum(run.record.seconds.values()) for run in runs) / 3600
 
 
 @cache
 def report(folder: str) -> Report:
-    """Return the report of a folder below results/."""
+    """Return the report of the folder results/`folder`."""
     return Report(RESULTS / folder)
 
 
@@ -170,35 +162,31 @@ def _cells(folder: str) -> pd.DataFrame:
 
 
 def _published(task: str, which: str = "best") -> dict[str, str]:
-    """Return the published numbers of a task by system; `which` is `best` or `mean`, over seeds."""
+    """Return the published accuracies of a task by system; `which` is `best` or `mean` over seeds."""
     numbers = getattr(Published().sources[0], which)
     return {system: number(scores[task]) for system, scores in numbers.items() if task in scores}
 
 
 def _cell(wanted: dict[str, Any], notes: Footnotes) -> str:
-    """Return the text of a cell, with a mark if seeds are at the majority class."""
+    """Return the text of a cell, with a footnote if seeds are no better than the majority class."""
     if "texts" in wanted:
         return wanted["texts"].get(wanted["system"], MISSING)
-    show, optional = wanted.pop("show", "mean_sd"), wanted.pop("optional", False)
+    show, optional = wanted.pop("show", None), wanted.pop("optional", False)
     cells = _cells(wanted.pop("folder"))
     for column, value in wanted.items():
         cells = cells[cells[column] == value]
     if optional and cells.empty:
         return MISSING
     if len(cells) != 1:
-        raise ValueError(f"{len(cells)} lines match {wanted}")
+        raise ValueError(f"{len(cells)} rows match {wanted}")
     line = cells.iloc[0]
     at_majority = f"{line.majority_class:.0f} of {line.n:.0f} seeds no better than the majority class"
-    return SHOW[show](line) + notes.mark([at_majority] if line.majority_class > 0 else [])
+    text = SHOW[show].format(**line) if show in SHOW else mean_sd(line["mean"], line.sd)
+    if show == "difference" and pd.isna(line.difference):
+        text = "reference"
+    return text + notes.mark([at_majority] if line.majority_class > 0 else [])
 
 
-SHOW = {
-    "mean_sd": lambda line: mean_sd(line["mean"], line.sd),
-    "difference": lambda line: (
-        "reference"
-        if pd.isna(line.difference)
-        else (f"{line.difference:+.2f} [{line.difference_low:.2f}, {line.difference_high:.2f}]")
-    ),
-    "solved": lambda line: f"{line.solved:.0f} of {line.n:.0f}",
-    "parameters": lambda line: f"{line.parameters:,.0f}",
-}
+def rendered(name: str, /, **values: object) -> str:
+    """Render a template of the folder `templates`."""
+    return template(name, TEMPLATES).render(**values)

@@ -1,4 +1,4 @@
-// Browsers start no workers for pages that are opened from a disk. There the search runs in a hidden frame instead.
+// Browsers refuse to start the worker of the search if a page is opened from disk: run its script in a hidden frame instead.
 if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(address) {

@@ -1,9 +1,9 @@
-// The theme wraps tables when a page is shown. What scrolls can be reached by the keyboard, and the page's search has a name.
+// The theme wraps tables when it shows a page. Let the keyboard focus all that scrolls, and name the search for screen readers.
 document$.subscribe(() => {
   for (const part of document.querySelectorAll(".md-typeset__scrollwrap, pre > code")) part.tabIndex = 0
   document.querySelector(".md-search").setAttribute("aria-label", "Search")
   for (const table of document.querySelectorAll(".md-typeset__table table")) {
-    table.className = "sortable n-last"  // for sortable.min.js; cells without a number come last
+    table.className = "sortable n-last"  // for sortable.min.js; n-last: empty cells come last
     for (const cell of table.querySelectorAll("td")) {
       const text = cell.textContent.replace("–", "")
       const number = parseFloat(text.replaceAll(",", ""))  // `55.40 ± 1.79` and `3 of 5` are sorted by their first number

@@ -1,4 +1,4 @@
-"""Correctness checks of mixers, run on a few short documents."""
+"""Check the correctness of mixers on a few short documents."""
 
 from lra.checks.run import CHECKS, Check, CheckResult, check_before_run, run_checks
 from lra.checks.subject import Subject

@@ -1,6 +1,6 @@
-"""Functions of the checks: each raises CheckFailed if its property does not hold.
+"""Test properties of mixers: the function of each check raises CheckFailed if the property does not hold.
 
-If a function uses none of the subject's inputs, the check does not apply and counts as skipped.
+A check whose function uses none of the subject's inputs does not apply to the mixer, and counts as skipped.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from lra.mixers.base import Attention, Mixer
 from lra.ops.dropout import Keyed
 from lra.records import tensors
 
-SPREADS = (0.0, 10.0)  # factors of the standard normal inputs
+SPREADS = (0.0, 10.0)  # scale factors: checks run on standard normal inputs times 0 and times 10
 REGISTERS = ("_parameters", "_buffers", "_modules")  # attributes in which torch registers tensors and modules
-STEPS = (1e-6, 1e-4)  # of finite differences: a short one crosses few kinks, a long one suits float32 mixers
-INPUT = "the input"
+STEPS = (1e-6, 1e-4)  # of finite differences: short ones cross few kinks, long ones suit mixers that compute in float32
+INPUT = "the input"  # its name in messages
 
 
 def registered(subject: Subject) -> None:
-    """Look for tensors and modules in attributes that torch does not register."""
+    """Check that torch has registered all tensors and modules in attributes of the mixer."""
     subject.case = "when it is made"
     for module in subject.mixer().modules():
         attributes = {} if isinstance(module, Keyed) else vars(module)
@@ -36,7 +36,7 @@ def registered(subject: Subject) -> None:
 
 
 def _hidden(value: object) -> str:
-    """Return `tensor` or `module` if a value is or contains one; otherwise an empty text."""
+    """Return `tensor` or `module` if a value is or contains one; otherwise an empty string."""
     if isinstance(value, Tensor):
         return "tensor"
     if isinstance(value, nn.Module):
@@ -48,7 +48,7 @@ def _hidden(value: object) -> str:
 
 @torch.no_grad()
 def loaded(subject: Subject) -> None:
-    """Compare outputs of a mixer with those of another one that loaded its saved weights."""
+    """Compare the outputs of a mixer with those of another mixer that has loaded its saved weights."""
     for x in subject.inputs(1):
         source, target = subject.mixer(), subject.mixer(seed=SEED + 1)
         target.load_state_dict(tensors.decode(tensors.encode(source.state_dict()))[0])
@@ -61,7 +61,7 @@ def loaded(subject: Subject) -> None:
 
 @torch.no_grad()
 def shape(subject: Subject) -> None:
-    """Call `Mixer.mix`, which raises UserError if shape or type of outputs are not those of the input or autocast."""
+    """Call `Mixer.mix`, which raises UserError for outputs without the input's shape and its or autocast's type."""
     for documents in (1, 2):
         for x in subject.inputs(documents):
             for dtype, autocast in ((torch.float64, False), (torch.float32, False), (torch.float32, True)):
@@ -80,7 +80,7 @@ def device(subject: Subject) -> None:
             try:
                 y = mixer(x.to("meta"), mask)
             except (RuntimeError, NotImplementedError) as error:
-                if "on device" not in str(error):  # the mixer reads values, which the meta device has not
+                if "on device" not in str(error):  # the mixer reads values, which meta tensors do not have
                     return
                 raise CheckFailed(
                     f"an operation mixes tensors on the CPU and on the device of x{where(error)}", hint
@@ -91,7 +91,7 @@ def device(subject: Subject) -> None:
 
 @torch.no_grad()
 def finite(subject: Subject) -> None:
-    """Look for NaN and infinity in weights, and in outputs for zeros, large inputs, autocast and pure padding."""
+    """Check that weights are finite, and outputs for zeros, large inputs, autocast and padding alone."""
     infinite = [name for name, weight in subject.mixer().named_parameters() if not weight.isfinite().all()]
     if infinite:
         subject.case = "when it is made"
@@ -124,7 +124,7 @@ def unchanged(subject: Subject) -> None:
 
 
 def _forms(subject: Subject) -> dict[str, Callable[[], Mixer]]:
-    """Return constructors of a mixer in evaluation mode, and of one in training mode for two documents."""
+    """Return constructors of the mixer in evaluation mode and in training mode with two documents, by their names."""
     return {"in evaluation": subject.mixer, "in training": lambda: trained(subject.mixer(), [0, 1])}
 
 
@@ -136,7 +136,7 @@ def _after_seed(seed: int, mixer: Mixer, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def state(subject: Subject) -> None:
-    """Compare two calls with the same input and a call with other values in between."""
+    """Compare the outputs of two calls with the same input, between which a call has other inputs."""
     for x in subject.inputs(2):
         for form, fresh in _forms(subject).items():
             mixer = fresh()
@@ -150,7 +150,7 @@ def state(subject: Subject) -> None:
 
 @torch.no_grad()
 def noise(subject: Subject) -> None:
-    """Compare two calls with the same input after different seeds of torch's global generator."""
+    """Compare the outputs of two calls with the same input after different seeds of torch's global generator."""
     for x in subject.inputs(2):
         for form, fresh in _forms(subject).items():
             first, second = (_after_seed(seed, fresh(), x) for seed in (SEED, SEED + 1))
@@ -171,18 +171,18 @@ def rows(subject: Subject) -> None:
 
 @torch.no_grad()
 def cuts(subject: Subject) -> None:
-    """Compare the outputs in training of a document in a batch of three and in a micro-batch of its own."""
+    """Compare the training outputs of a document in a batch of three with those in a micro-batch of one document."""
     for x in subject.inputs(3):
         whole, cut = (trained(subject.mixer(), documents) for documents in ([0, 1, 2], [2]))
         if difference := subject.difference(whole(x.clone())[2:], cut(x[2:].clone())):
             raise CheckFailed(
-                f"the outputs of the last document differ by {difference:.2g} if it is a micro-batch of its own"
+                f"the outputs of the last document differ by {difference:.2g} if it is alone in a micro-batch"
             )
 
 
 @torch.no_grad()
 def padding(subject: Subject) -> None:
-    """Compare half-padded documents with the same ones with other padding values, without padding, and without mask."""
+    """Compare outputs for half-padded documents with those for other padding values, without padding, without mask."""
     for x in subject.inputs(1, min_length=2) if subject.masks else ():
         real = x.shape[1] // 2
         subject.case += f", {x.shape[1] - real} of them padding"
@@ -205,7 +205,7 @@ def causality(subject: Subject) -> None:
     mixer = subject.mixer(causal=subject.kind.can_be_causal, dropout=0.0)
     for x in subject.inputs(1, min_length=2) if mixer.causal else ():
         before = mixer(x.clone())
-        for later in range(x.shape[1] - 1, 0, -1):  # a change of the last position alone first: the smallest failure
+        for later in range(x.shape[1] - 1, 0, -1):  # the smallest change first, to report the smallest failure
             after = mixer(torch.cat([x[:, :later], 3 - x[:, later:]], dim=1))
             if difference := subject.difference(before[:, :later], after[:, :later]):
                 message = f"other inputs from position {later} on change earlier outputs by {difference:.2g}"
@@ -214,7 +214,7 @@ def causality(subject: Subject) -> None:
 
 @torch.no_grad()
 def order(subject: Subject) -> None:
-    """Compare permuted outputs with the outputs of permuted positions."""
+    """Compare permuted outputs with the outputs for permuted inputs."""
     mixer = subject.mixer()
     for x in subject.inputs(2, min_length=2) if mixer.commutes else ():
         permutation = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(SEED))
@@ -264,7 +264,7 @@ def _matters(subject: Subject, x: Tensor, y: Tensor, name: str) -> bool:
     """Return True if the outputs `y` for the input `x` change when the weight `name` changes."""
     mixer = trained(subject.mixer(), [0, 1])
     weight = mixer.get_parameter(name)
-    # Random changes: one number added to all values may cancel, for example in a softmax.
+    # Random changes, because one number added to all values may cancel, for example in a softmax.
     weight.add_(values(*weight.shape, seed=2))
     return subject.difference(y, mixer(x.clone())) > 0
 
@@ -283,7 +283,7 @@ def differences(subject: Subject) -> None:
 
 
 def _output_by(mixer: Mixer, x: Tensor, name: str) -> Callable[[Tensor], Tensor]:
-    """Return a function that computes the outputs for a given input, or a given value of the weight `name`."""
+    """Return a function that computes the outputs from the value of `name`, which is a weight or `INPUT`."""
     if name == INPUT:
         return lambda value: mixer(value.clone())
     return lambda value: functional_call(mixer, {name: value}, (x.clone(),))

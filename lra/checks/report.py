@@ -33,7 +33,7 @@ def maker(settings: CheckSettings) -> Callable[[MixerConfig], Mixer]:
 def examine(
     name: str, make: Callable[[MixerConfig], Mixer], settings: CheckSettings, tell: Callable[[str], object]
 ) -> list[CheckResult]:
-    """Run the checks and return the results; `tell` receives each line to print."""
+    """Run the checks on an attention and return the results; `tell` receives each line to print."""
     config = config_of(settings.model, max(settings.lengths))
     subject = Subject(make, config, lengths=tuple(sorted(settings.lengths)))
     with configure.blamed("attention", settings.attention):

@@ -18,7 +18,7 @@ from lra.core.console import plural, say
 from lra.core.errors import UserError
 from lra.mixers.base import Mixer
 
-POSITIONS = 13  # length of the documents of quick checks
+POSITIONS = 13  # maximum length of the documents in quick checks
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def run_checks(subject: Subject, checks: tuple[Check, ...] = CHECKS) -> Iterator
     """Yield the results of `checks`, up to the first one that is `last`; torch's global generator is not changed."""
     for check in checks:
         subject.case = subject.note = ""
-        with torch.random.fork_rng(devices=[]):  # a check before a run must not change what the run draws
+        with torch.random.fork_rng(devices=[]):  # a check must not change the random numbers of the run after it
             result = _run(check, subject)
         yield result
         if result.last:

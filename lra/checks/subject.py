@@ -1,4 +1,4 @@
-"""Mixers and short documents on which checks are run, the shortest first.
+"""Make the mixers and short documents on which checks run, the shortest documents first.
 
 Shapes: B documents, L positions, D width.
 """
@@ -19,7 +19,7 @@ from lra.mixers.base import Mixer, MixerConfig
 from lra.ops import dropout
 
 SEED, STEP = 1, 0  # seed of weights, inputs and noise; step of the noise
-LRA = Path(__file__).parents[1]
+LRA = Path(__file__).parents[1]  # folder of the package
 
 
 class CheckFailed(Exception):
@@ -32,7 +32,7 @@ class CheckFailed(Exception):
 
 @dataclass
 class Subject:
-    """Mixers and inputs for a check."""
+    """Subject of the checks: makes new mixers of one class, and their inputs."""
 
     make: Callable[[MixerConfig], Mixer]
     config: MixerConfig
@@ -67,7 +67,7 @@ class Subject:
                 yield values(documents, length, self.config.dim)
 
     def difference(self, expected: Tensor, other: Tensor) -> float:
-        """Return the largest absolute difference: 0 if within the tolerance, infinity if a value is not finite."""
+        """Return the largest absolute difference: 0 if within the tolerance, infinity if any is not finite."""
         if not expected.numel():
             return 0.0
         largest = (expected - other).abs().max().nan_to_num(nan=torch.inf, posinf=torch.inf).item()
@@ -75,7 +75,7 @@ class Subject:
 
 
 def config_of(model: Mapping[str, Any], max_positions: int) -> MixerConfig:
-    """Return the mixer settings in the configuration of a model. Raises UserError if a key is missing."""
+    """Return the configuration of a mixer from that of a model. Raises UserError if a key is missing."""
     keys = ("dim", "qkv_dim", "heads", "dropout", "dropout_over", "out_proj", "attention_bias")
     lacking = [key for key in keys if key not in model]
     if lacking:
@@ -86,7 +86,7 @@ def config_of(model: Mapping[str, Any], max_positions: int) -> MixerConfig:
 
 
 def cast(mixer: Mixer, dtype: torch.dtype) -> Mixer:
-    """Convert real weights to the real type `dtype` and complex ones to its complex counterpart, in place."""
+    """Convert real weights to the real type `dtype` and complex ones to its complex counterpart; return the mixer."""
     for tensor in (*mixer.parameters(), *mixer.buffers()):
         if tensor.is_complex():
             tensor.data = tensor.data.to(dtype.to_complex())

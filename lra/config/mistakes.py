@@ -70,8 +70,8 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
         group = removed[1]
         return f"{group}: other options depend on it, so it cannot be removed; choose {' | '.join(options(group))}"
     if message.startswith(NO_OPTION):  # such as task=7
-        chosen = {*groups(config_name), "recipe", "hydra/launcher", "hydra/sweeper"}
-        words = [word for word in overrides if "=" in word and word.partition("=")[0] in chosen]
+        named = {*groups(config_name), "recipe", "hydra/launcher", "hydra/sweeper"}
+        words = [word for word in overrides if "=" in word and word.partition("=")[0] in named]
         parsed = OverridesParser.create().parse_overrides(words)
         wrong = [each.input_line for each in parsed if isinstance(each.value(), int | float | None)]
         return f"{', '.join(wrong) or message}: expected the name of an option"

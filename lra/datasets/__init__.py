@@ -1,1 +1,1 @@
-"""Base classes and shared parts of tasks: raw files, tokens, cache, splits, baselines."""
+"""Prepare and read the data of tasks: read raw files, tokenise them, cache and split them, compute baselines."""

@@ -107,10 +107,9 @@ class Overlap:
         return np.asarray(bags[rows[:, 0]].multiply(bags[rows[:, 1]]).sum(axis=1)).ravel()
 
     def _counts(self, split: Split, examples: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return word counts and rows of the m distinct documents of n examples, which are pairs.
+        """Return the word counts [m, buckets] of the m distinct documents of n pairs, and row indices [n, 2].
 
-        Returns:
-            Word counts [m, buckets], and for each example the rows of its two documents in these counts [n, 2].
+        The row indices are the rows of the two documents of each pair in the word counts.
         """
         documents, rows = np.unique(split.index.reshape(-1, 2)[examples], return_inverse=True)
         return self._words.transform(texts_of(split, documents)), rows.reshape(-1, 2)

@@ -24,7 +24,7 @@ from lra.datasets.cache import SPLITS, Identity, Splits, Writer
 from lra.datasets.groups import Group, by_size, by_value
 from lra.datasets.task import DataConfig, Task, TaskSpec
 
-GENERATED = "generated"  # origin that the record of a generated task names
+GENERATED = "generated"  # origin of the data, in the record of a generated task
 LISTED = 10  # maximum number of raw files whose SHA-256 a record lists one by one, instead of one digest of all
 
 
@@ -80,13 +80,13 @@ class TaskBuilder(ABC):
             json.dumps(options)
         except (AttributeError, TypeError) as error:
             raise UserError(
-                f"{type(self).__name__}: {error}; expected each option as an attribute of the same name, a number, a "
-                "text or a list; or define `identity`"
+                f"{type(self).__name__}: {error}; expected each option as an attribute of the same name that is a "
+                "number, a text or a list; for other options define `identity`"
             ) from None
         return options
 
     def identity(self) -> Identity:
-        """Return the JSON values that determine the data, together with the code and the content of `files`."""
+        """Return JSON values that, together with the code and the content of `files`, determine the data."""
         return {"task": self.name or type(self).__name__.lower(), "version": self.spec.version, **self.options}
 
     @property
@@ -132,7 +132,7 @@ class TaskBuilder(ABC):
         raise UserError(f"{text!r:.80}: {type(self).__name__} has no `encode` for texts; give token ids")
 
     def decode(self, ids: np.ndarray, tokenizer: Path) -> str | np.ndarray:
-        """Return token ids as text, or as grey values [side, side]; the default is the ids, separated by blanks."""
+        """Return token ids as text or, for pictures, as grey values [side, side]; by default, write the ids as text."""
         return " ".join(map(str, ids.tolist()))
 
     def export(self, task: Task, folder: Path) -> None:
@@ -224,7 +224,7 @@ class FromSource(TaskBuilder):
         """Return {key: path} for the first layout {key: name} whose files are all below the data folder, else {}.
 
         Raises:
-            UserError: only some files of a layout are there.
+            UserError: some files of a layout exist, but not all.
         """
         folder = self.data_config.data_dir if self.data_config else None
         if folder is None:
@@ -275,7 +275,7 @@ def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> 
     The first call runs in this process, so that small data start no workers. At most `2 * workers` results are queued.
 
     Raises:
-        UserError: a worker process ended early.
+        UserError: a worker process was killed.
     """
     # Processes that the standard library spawns would run the caller's script again, and then wait for the task's lock,
     # which this process holds.

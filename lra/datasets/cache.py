@@ -325,6 +325,6 @@ class Writer:
             np.save(self._folder / f"{self.split}.{name}{ARRAY}", np.asarray(values).astype(dtype))
 
     def _write_header(self) -> None:
-        """Write the header of the tokens file; NumPy pads it to one length, so `close` can overwrite it in place."""
+        """Write the header of the tokens file; NumPy pads it to a fixed size, so `close` can overwrite it."""
         header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._offsets[-1],)}
         np.lib.format.write_array_header_1_0(self._file, header)

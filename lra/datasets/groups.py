@@ -21,12 +21,12 @@ HOLD_OUT, LIMIT, SHUFFLE, HOLD_OUT_TEST = 0, 1, 2, 3  # index of each kind of ch
 
 
 def by_value(values: np.ndarray, name: Callable[[int], str] = str) -> Group:
-    """Return {name(number): indices [k] at which `values` [n] has this number}, in ascending order of the numbers."""
+    """Return {name(value): indices [k] of the examples with this value} for `values` [n], in ascending order."""
     return {name(int(value)): np.flatnonzero(values == value) for value in np.unique(values)}
 
 
 def by_size(sizes: np.ndarray) -> Group:
-    """Return {"min-max": indices [k] at which `sizes` [n] is in this range}, in ascending order of the ranges.
+    """Return {"min-max": indices [k] of the examples with a size in this range} for `sizes` [n], in ascending order.
 
     Each range has about a fifth of the examples. If many sizes are equal, there are fewer ranges, of unequal size.
     """
@@ -52,7 +52,7 @@ def held_out(labels: np.ndarray, fraction: float = 0.1, split: str = "val") -> n
 
 
 def limited(count: int, limit: int | None, split: str) -> np.ndarray:
-    """Return the ascending indices of `limit` random examples out of `count`; None or a larger limit returns all."""
+    """Return the indices of `limit` random examples out of `count`, ascending; without a limit, of all examples."""
     if limit is None or limit >= count:
         return np.arange(count)
     draw = streams.generator(SEED, "data", LIMIT, *split.encode())

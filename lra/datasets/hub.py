@@ -22,11 +22,11 @@ def rows(config: DataConfig, dataset: str, *, split: str, count: int, wants: str
     """Return the rows of a split of a data set on the hub, loaded by `datasets`.
 
     Args:
-        config: the cache folder, and the data folder for the error.
+        config: folders; the download goes into the cache, and the error names the data folder.
         dataset: name of the data set.
         split: name of the split.
         count: expected number of rows.
-        wants: files or folders that the data folder may hold instead, for the error.
+        wants: files or folders that the user may put into the data folder instead; the error names them.
 
     Raises:
         UserError: the download failed (`missing_data_error`), or the split does not have `count` rows.
@@ -46,7 +46,7 @@ def rows(config: DataConfig, dataset: str, *, split: str, count: int, wants: str
 def file(config: DataConfig, repository: str, name: str, *, wants: str) -> Path:
     """Return the local path of the file `name` of a repository on the hub; download the file if necessary.
 
-    `wants` names the file that the data folder may hold instead, for the error.
+    `wants` is the file that the user may put into the data folder instead; the error names it.
 
     Raises:
         UserError: the download failed (`missing_data_error`).

@@ -12,7 +12,7 @@ from typing import IO, Any
 from lra.core.errors import UserError
 from lra.core.files import parse_json
 
-BEGINNING = 1_024  # number of bytes of a file that are searched for `[`, with which a JSON array begins
+BEGINNING = 1_024  # number of bytes at the start of a file that may precede `[`, with which a JSON array begins
 LFS_POINTER = b"version https://git-lfs"
 NOT_UTF8 = "not UTF-8; convert the file, from Latin-1 with `iconv -f LATIN1 -t UTF-8`"
 
@@ -62,6 +62,7 @@ def checked_text(where: str, text: str) -> str:
 def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (where, row) for each row of a file of JSON lines, or for each item of a file with one JSON array.
 
+    `where` is the path with the number of the line or of the item, for errors.
     Args:
         path: file, plain or compressed.
         fields: required fields of a row, and their types.

@@ -91,7 +91,8 @@ class MaskedTokens(TokenPrediction):
     def positions(self, row: int, length: int) -> np.ndarray:
         draws = streams.generator(self.seed, "mask", self.draw, row).random(length)
         hidden = np.flatnonzero(draws < self.share)
-        return hidden if len(hidden) else np.array([draws.argmin()])  # at least one, for a loss
+        # Mask at least one token, because a document without a target has no loss.
+        return hidden if len(hidden) else np.array([draws.argmin()])
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
         batch = super().pad(examples, length)

@@ -1,4 +1,4 @@
-"""Define splits of windows, of answers at positions and of pictures; count duplicate and contradictory examples.
+"""Define splits for windows, for answers at positions and for pictures, and count contradictory examples.
 
 Legend: n examples, m predictions.
 """
@@ -15,8 +15,7 @@ from lra.datasets.task import Split
 
 @dataclass(frozen=True, kw_only=True)
 class LMWindows(Split):
-    """Split of windows: `context` consecutive tokens of all documents as one stream, starting every `stride` tokens.
-
+    """Split of windows of `context` tokens, cut from the stream of all documents; one starts every `stride` tokens.
     An example is a window; its targets are the tokens of the window that starts one token later.
     """
 

@@ -40,7 +40,7 @@ class Columns:
 
     Args:
         text: column of the texts or of lists of token ids; for pairs, column of the first text.
-        text2: column of the second text of pairs. A file may lack it if this is the default name, `text2`.
+        text2: column of the second text of pairs. Under the default name `text2`, the column may be missing in a file.
         label: column of the classes, which are texts or whole numbers.
         header: names of all columns, in order, of CSV and TSV files without a header line; None if they have one.
         quotes: notation of a quote mark inside a quoted cell of CSV and TSV files: `doubled`, or `escaped` by a
@@ -86,7 +86,7 @@ def examples(path: Path, columns: Columns) -> Iterator[Example]:
     else:
         raise UserError(f"{path}: expected a file that ends in {', '.join(ENDS)}")
     for where, row in rows:
-        second = columns.text2 != TEXT2 or TEXT2 in row  # a name that the user has set is required
+        second = columns.text2 != TEXT2 or TEXT2 in row  # a column that the user has named is required
         names = [columns.text, columns.text2] if second else [columns.text]
         for name in (*names, columns.label):
             if name not in row:

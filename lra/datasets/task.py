@@ -38,8 +38,8 @@ class TaskSpec:
         name: name in results, with differences from the published data in parentheses.
         version: version of the data.
         vocab_size: number of token ids, padding included.
-        max_len: maximum number of tokens of a document; for `next_token` the context.
-        classes: number of different labels or answers; for `next_token` the size of the vocabulary.
+        max_len: maximum number of tokens of a document; for `next_token`, number of tokens of a window.
+        classes: number of different labels or answers; for `next_token`, size of the vocabulary.
         documents: number P of documents per example.
         objective: prediction target. `classify`: one of `classes` per example; `next_token`: the next token at every
             position, measured by perplexity; `positions`: one of `classes` at each scored position; `reconstruct`: like

@@ -35,8 +35,8 @@ BLOCKS = {  # settings of the model that are the same in BERT models of all size
     "positions": "learned", "cls_position": True, "embedding_norm": True,
     "feed_forward_activation": "gelu", "feed_forward_dim": None,
 }  # fmt: skip
-LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
-PARTS = {  # our names of the parts of a block, by BERT's
+LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")  # index of the block, part, end
+PARTS = {  # names of the parts of a block: in BERT's files, and in `Block`
     "attention.self.query": "mixer.query",
     "attention.self.key": "mixer.key",
     "attention.self.value": "mixer.value",
@@ -119,7 +119,7 @@ class Bert(InitialWeights):
             raise UserError(f"{self.path.with_name(CONFIG)}: expected hidden_act gelu and absolute positions")
 
     def _check_vocabulary(self, task: "Task") -> list[str]:
-        """Return BERT's vocabulary. Raises UserError if the task has other tokens or another case."""
+        """Return BERT's vocabulary. Raises UserError if the task has other tokens, or only one of them lower-cases."""
         path = self.path.with_name(VOCABULARY)
         vocabulary = vocabulary_of(path)
         if CLS not in vocabulary:

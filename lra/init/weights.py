@@ -1,4 +1,4 @@
-"""Load initial weights from a file: base class, which matches weights by name, and weights of another run."""
+"""Load initial weights from a file, matched by name, or from another run."""
 
 import re
 from abc import ABC, abstractmethod
@@ -15,13 +15,13 @@ from lra.network.architecture import Group, belongs
 from lra.records import record, tensors
 from lra.records.names import WEIGHTS
 
-if TYPE_CHECKING:  # do not import torch just to identify a finished run
+if TYPE_CHECKING:  # torch takes seconds to import, and a finished run is skipped without it
     from torch import Tensor
 
     from lra.datasets.task import Task
     from lra.network.model import Model
 
-NOT_THERE, NOT_WANTED = "not in the file", "not in init.take"
+NOT_THERE, NOT_WANTED = "not in the file", "not in init.take"  # reasons not to load a weight
 
 
 class InitialWeights(ABC):
@@ -124,5 +124,5 @@ def weights_of_run(path: Path) -> "dict[str, Tensor]":
 
 
 def _summary(names: Iterable[str]) -> dict[str, int]:
-    """Count names, with those of all blocks together under `blocks.*`."""
+    """Return the count of each name, with `blocks.*` for the names of all blocks."""
     return dict(Counter(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in names))

@@ -1,1 +1,1 @@
-"""The model around an attention."""
+"""Model around a mixer: embedding, encoder blocks and head."""

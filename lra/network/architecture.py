@@ -1,4 +1,4 @@
-"""Settings of a model, the keys of `model` in the configuration, and groups of its weights."""
+"""Define the settings of a model, which are the keys of `model` in the configuration, and groups of its weights."""
 
 import re
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ def belongs(name: str, groups: Iterable[Group]) -> bool:
 class Architecture:
     """Settings of a model; `conf/` documents each key.
 
-    With `key_mask` padded positions are masked; without it mixers treat padding as tokens, as in the papers.
+    If `key_mask` is true, padded positions are masked. Otherwise mixers treat padding as tokens, as in the papers.
     """
 
     dim: PositiveInt

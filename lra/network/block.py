@@ -1,4 +1,4 @@
-"""Encoder block: mixer, feed-forward net, norms and residual connections.
+"""Define the encoder block: a mixer and a feed-forward net with norms and residual connections.
 
 Legend: B examples, N positions (including the CLS, if there is one), D width.
 """
@@ -18,8 +18,9 @@ class Block(nn.Module):
     """One encoder block around a mixer A and a feed-forward net F.
 
     Pre-norm:  h = x + A(n1(x));  y = h + F(n2(h)) [+ x].  Post-norm:  h = n1(x + A(x));  y = n2(h + F(h) [+ x]).
-    Without norms n1 and n2 are the identity; without a feed-forward net y is h [+ x]. The term in brackets is the extra
-    skip of SimpleTRON's Simple-Res and Simple-ResL (section 5.2). With `short_conv` a short convolution precedes A.
+    Without norms n1 and n2 are the identity. Without a feed-forward net y is h [+ x], and post-norm is y = n1(h [+ x])
+    with h = x + A(x). The term in brackets is the extra skip of SimpleTRON's Simple-Res and Simple-ResL (section 5.2).
+    With `short_conv` a short convolution precedes A.
     """
 
     def __init__(self, mixer: Mixer, architecture: Architecture) -> None:
@@ -45,7 +46,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """Apply the block to x [B, N, D] -> [B, N or num_outputs, D]; the arguments are those of `Mixer.mix`."""
         mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, num_outputs, packed)
-        if num_outputs is not None:  # from here on one row per document: no longer a packed batch
+        if num_outputs is not None:  # the other positions are dropped, so the batch is no longer packed
             x, packed = x[:, :num_outputs] if packed is None else packed.firsts(x).unsqueeze(1), None
         stream = x + self.mixer_dropout(mixed, packed)
         if self.feed_forward is not None:
@@ -61,7 +62,7 @@ class Block(nn.Module):
         return normed(self.mixer_norm if self.feed_forward is None else self.feed_forward_norm, stream, key_mask)
 
     def mixer_input(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Return the mixer's input for the block's input x."""
+        """Return the mixer's input [B, N, D]: x after the norm, if pre-norm, and the short convolution, if any."""
         x = x if self.post_norm else normed(self.mixer_norm, x, key_mask)
         return x if self.short_conv is None else self.short_conv(x, key_mask)
 
@@ -69,9 +70,9 @@ class Block(nn.Module):
 class ShortConvolution(nn.Module):
     """Depthwise convolution before a mixer, as in Mamba-2, Gated DeltaNet and Based.
 
-    y_i = sum_l w_l x_{i - l} + b in every channel. With `causal` an output reads its own position and the
-    `taps - 1` before it; otherwise half of these are after it, or one fewer than before it if their number is odd.
-    Padded positions are read as zeros.
+    y_i = sum_l w_l x_{i - l} + b in every channel. With `causal` an output reads its own position and
+    `taps - 1` positions before it. Otherwise `(taps - 1) // 2` of these other positions come after it. Padded positions
+    are read as zeros.
     """
 
     def __init__(self, dim: int, taps: int, *, causal: bool) -> None:
@@ -82,7 +83,7 @@ class ShortConvolution(nn.Module):
         self.bias = nn.Parameter(torch.empty(dim).uniform_(-bound, bound))
 
     def forward(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Convolve x [B, N, D], given key_mask [B, N]."""
+        """Return the convolution [B, N, D] of x [B, N, D]; key_mask [B, N] is True at real positions."""
         if key_mask is not None:
             x = x.masked_fill(~key_mask.unsqueeze(-1), 0)
         return short_convolution(x, self.taps.to(x.dtype), self.later) + self.bias.to(x.dtype)

@@ -1,4 +1,4 @@
-"""Embedding of tokens: the input of the first block.
+"""Embed tokens as the input of the first block.
 
 Legend: B examples, L tokens, D width.
 """
@@ -15,13 +15,13 @@ from lra.network.architecture import Architecture
 from lra.ops.dropout import Dropout
 from lra.ops.packing import Packed
 
-GREYS = 256
+GREYS = 256  # number of grey values
 
 
 class Embedding(nn.Module):
-    """Token and position vectors, with a CLS vector in front if `cls`; then an optional norm and dropout.
+    """Sum of token and position vectors, with a CLS vector in front if `cls`, then an optional norm and dropout.
 
-    Token vectors are initialised from N(0, 1), the vector of padding as zero. If the architecture has `pixels`, tokens
+    Token vectors are drawn from N(0, 1), and the vector of padding is zero. If the architecture has `pixels`, tokens
     are grey values, which a linear layer projects.
     """
 
@@ -65,6 +65,7 @@ class Embedding(nn.Module):
         if self.cls_position:
             x = torch.where(position == 0, self.cls, x)
         if self.positions is not None:
+            # If the CLS has no position vector, the first token has that of position 0.
             shift = int(has_cls and not self.cls_position)
             x = x + embedding((packed.position - shift).clamp(0, len(self.positions) - 1), self.positions)
         return torch.where(position == 0, self.cls, x) if has_cls and not self.cls_position else x
@@ -77,8 +78,8 @@ class Embedding(nn.Module):
 class Pixels(nn.Linear):
     """Linear projection of the normalised grey value (value / 255 - mean) / deviation, as in the S4 family.
 
-    Values 0 to 255 have the ids 1 to 256. Masked pixels (id 257) are read as 0, and a learned vector is added, as in
-    Never Train from Scratch's masked data set (src/dataloaders/base.py).
+    Grey values 0 to 255 have the ids 1 to 256. For a masked pixel (id 257) the normalised value is 0, and a learned
+    vector is added to the projection, as in Never Train from Scratch's masked data set (src/dataloaders/base.py).
     """
 
     def __init__(self, spec: TaskSpec, architecture: Architecture) -> None:

@@ -1,4 +1,4 @@
-"""Pooling and classification heads.
+"""Pool the positions of documents, and map vectors to logits by a head.
 
 Legend: B examples, P documents per example, N positions, D width.
 """
@@ -43,7 +43,7 @@ class Reconstruction(nn.Module):
     def __init__(self, spec: TaskSpec, architecture: Architecture) -> None:
         super().__init__()
         if architecture.dim % 2:
-            raise UserError(f"model.dim={architecture.dim}: {spec.name} adds sinusoids, expected an even width")
+            raise UserError(f"model.dim={architecture.dim}: expected an even width, because {spec.name} adds sinusoids")
         self.register_buffer("positions", sinusoids(spec.max_len, architecture.dim), persistent=False)
         self.decoder = document_head(architecture.dim, spec, architecture)
 
@@ -56,10 +56,10 @@ class Reconstruction(nn.Module):
 
 
 def document_head(features: int, spec: TaskSpec, architecture: Architecture) -> nn.Sequential:
-    """Create the head from features of an example's documents [B, features] to logits [B, classes].
+    """Create the head that maps features of an example's documents [B, features] to logits [B, classes].
 
-    `head_hidden` lists the widths of the hidden layers. If it is None, there is one of `mlp_dim`; for pairs of
-    documents a second one of `mlp_dim // 2` follows, and the activation is ReLU (the paper's Table 3).
+    `head_hidden` lists the widths of the hidden layers. If it is None, there is one hidden layer of `mlp_dim`; for
+    pairs of documents a second one of `mlp_dim // 2` follows, and the activation is ReLU (the paper's Table 3).
     """
     hidden, between = architecture.head_hidden, ACTIVATIONS[architecture.head_activation]
     if hidden is None:
@@ -74,23 +74,23 @@ def document_head(features: int, spec: TaskSpec, architecture: Architecture) -> 
 
 
 def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
-    """Pool x [B P, N, D] over the real positions of `mask` [B P, N] to [B P, D]."""
+    """Pool x [B P, N, D] to [B P, D], over the positions where `mask` [B P, N] is True; None: all are."""
     if pooling == "last":
         return x[:, -1] if mask is None else x[torch.arange(len(x), device=x.device), mask.sum(dim=1).clamp(min=1) - 1]
     if pooling in ("cls", "first"):
         return x[:, 0]
     if pooling == "mean":
-        x = at_least_float32(x)  # bf16 would round sums and numbers of tokens
+        x = at_least_float32(x)  # bf16 would round the sums and the numbers of tokens
     if mask is None:
         return x.amax(dim=1) if pooling == "max" else x.mean(dim=1)
     real = mask.unsqueeze(-1)
-    if pooling == "max":  # 0 where no position is real
+    if pooling == "max":  # 0 for a document without real positions
         return x.masked_fill(~real, -torch.inf).amax(dim=1).masked_fill(~real.any(dim=1), 0)
     return x.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 
 
 def pair_features(documents: Tensor, interaction: bool) -> Tensor:
-    """Join documents [B, P, D] to [B, P D]; with `interaction` two of them, u and v, to [u, v, u v, u - v]."""
+    """Join documents [B, P, D] to [B, P D]; with `interaction` join two, u and v, to [u, v, u v, u - v] [B, 4 D]."""
     if not interaction:
         return documents.flatten(1)
     first, second = documents.unbind(1)

@@ -1,4 +1,4 @@
-"""Norms and the feed-forward net of a block.
+"""Define the norms and the feed-forward net of a block.
 
 Legend: B examples, N positions, D width.
 """
@@ -14,13 +14,13 @@ from lra.ops.dropout import Dropout, ZeroAt, zero_
 from lra.ops.packing import Packed
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
-MOMENTUM = 0.1  # weight of a new batch in the running moments; PyTorch's default
+MOMENTUM = 0.1  # weight of a new batch in the running mean and variance; PyTorch's default
 
 
 class BatchNorm(nn.Module):
     """Batch normalisation of every feature over the real positions of a whole batch (Ioffe and Szegedy 2015).
 
-    Evaluation uses running moments.
+    In evaluation the running mean and variance are used.
     """
 
     mean: Tensor
@@ -44,7 +44,7 @@ class BatchNorm(nn.Module):
             variance = ((wide - mean).square() * real).sum(dim=(0, 1)) / count
             with torch.no_grad():
                 self.mean.lerp_(mean, MOMENTUM)
-                # As PyTorch's: the batch is divided by its biased variance, the running one is unbiased.
+                # As in PyTorch, the batch is normalised by its biased variance, but the running variance is unbiased.
                 self.variance.lerp_(variance * count / (count - 1).clamp(min=1), MOMENTUM)
         return ((wide - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
 
@@ -63,7 +63,7 @@ def normed(norm: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class FeedForward(nn.Sequential):
-    """Linear, activation, dropout, Linear, dropout."""
+    """Feed-forward net: Linear to `hidden` units, activation, dropout, Linear to the model's width, dropout."""
 
     def __init__(self, architecture: Architecture, hidden: int) -> None:
         dim, bias = architecture.dim, architecture.bias
@@ -90,7 +90,7 @@ class FeedForward(nn.Sequential):
 
 
 class _GeluDrop(torch.autograd.Function):
-    """GELU and dropout without its scale: values at flat indices are zero; `FeedForward` scales weights instead."""
+    """GELU with the values at flat `indices` set to zero; `FeedForward` applies the dropout scale to its weights."""
 
     @staticmethod
     def forward(ctx, x: Tensor, indices: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Model: embedding, blocks and head, for one task and one attention.
+"""Build the model for a task and an attention: embedding, blocks and head.
 
 Legend: B examples, P documents per example, L tokens, N positions (L, and the CLS if there is one), D width.
 """
@@ -28,8 +28,8 @@ CUT_OFF = 0.87962566103423978  # standard deviation of N(0, 1) truncated at -2 a
 class Model(nn.Module):
     """Encoder with a head: tokens [B P, L] -> logits.
 
-    With `key_mask` padding is masked, and batches may be padded to any length up to `max_len`, or packed. Without it
-    mixers treat padding as tokens, as in the papers, and batches must be padded to `max_len`.
+    If `key_mask` is true, padding is masked, and batches may be padded to any length up to `max_len`, or packed.
+    Otherwise mixers treat padding as tokens, as in the papers, and batches must be padded to `max_len`.
 
     Attributes:
         whole_batches: True if norms are over the batch, so that a step must not be cut into micro-batches.
@@ -80,25 +80,26 @@ class Model(nn.Module):
             self.apply(lambda module: _xavier(module, kept))
             self.head.apply(_lecun)
         for value in (*self.parameters(), *self.buffers()):
-            if value.layout == torch.strided and 0 in value.stride():  # an expanded tensor cannot be loaded into
+            # Weights cannot be loaded into an expanded tensor, since its elements share memory.
+            if value.layout == torch.strided and 0 in value.stride():
                 value.data = value.data.contiguous()
 
     def forward(self, tokens: Tensor, scored: Tensor | None = None, packed: Packed | None = None) -> Tensor:
-        """Compute logits of tokens [B P, L]: [B, classes] by example, [B, L, classes] or [m, classes] by position.
+        """Return logits of tokens [B P, L]: [B, classes] for examples, or [B, L, classes] for positions.
 
         Args:
-            scored: [m] flat indices into [B, L]; logits are computed for these positions only.
+            scored: [m] flat indices into [B, L]; the logits are [m, classes], for these positions only.
             packed: layout of a packed batch, including the CLS of each document; None for a padded batch.
         """
         mask = None
-        if self.masks_padding and packed is None:  # a packed batch has a mask of its own
+        if self.masks_padding and packed is None:  # the mask of a packed batch is `packed.mask`
             mask = pad(tokens != PADDING, (int(self.cls), 0), value=True)  # [B P, N], True at the CLS and real tokens
         x = self.embedding(tokens, packed)
         if mask is not None:  # mixers expect finite numbers at padding
             x = x.masked_fill(~mask.unsqueeze(-1), 0)
         for block in self.blocks[:-1]:
             x = block(x, mask, None, packed)
-        # The head reads position 0 only, so the last block need not compute the others.
+        # If the head reads only position 0, the last block need not compute the other positions.
         few = self.pooling in ("cls", "first") and not self.whole_batches
         x = self.blocks[-1](x, mask, 1 if few else None, packed)
         if packed is not None:
@@ -114,7 +115,7 @@ class Model(nn.Module):
 
     @cached_property
     def every_parameter(self) -> list[nn.Parameter]:
-        """Cached list of `parameters`."""
+        """List of all parameters; cached, because `parameters` walks through all modules."""
         return list(self.parameters())
 
     @property
@@ -124,12 +125,16 @@ class Model(nn.Module):
         return self.masks_padding and not mixes_elsewhere
 
     def packs(self, dtype: torch.dtype) -> bool:
-        """Return True if the mixers, too, take packed batches without padding them, with products in `dtype`."""
+        """Return True if `can_pack` and the mixers take packed rows without padding them, with products in `dtype`."""
         mixer, device = self.blocks[0].mixer, self.every_parameter[0].device
         return self.can_pack and isinstance(mixer, Attention) and mixer.can_pack(dtype, device)
 
     def freeze(self, groups: Iterable[Group]) -> None:
-        """Exclude these groups from training. Raise UserError if one has no weights, or if none are left to train."""
+        """Exclude the weights of `groups` from training.
+
+        Raises:
+            UserError: a group has no weights, or no weights are left to train.
+        """
         for group in groups:
             frozen = [parameter for name, parameter in self.named_parameters() if belongs(name, [group])]
             if not frozen:
@@ -137,7 +142,7 @@ class Model(nn.Module):
             for parameter in frozen:
                 parameter.requires_grad_(False)
         if not any(parameter.requires_grad for parameter in self.parameters()):
-            raise UserError("train.freeze: nothing is left to train")
+            raise UserError("train.freeze: nothing is left to train, remove a group")
 
     def group_by_parameter(self, groups: Iterable[str]) -> dict[str, str]:
         """Return a dict from parameter name to group, for parameters that their mixer assigns to one of `groups`.
@@ -167,7 +172,7 @@ class Model(nn.Module):
 
 
 def _xavier(module: nn.Module, kept: set[nn.Parameter]) -> None:
-    """Draw the weights of a linear layer and set its bias to zero, except for parameters in `kept`."""
+    """Draw a linear layer's weights from Xavier's uniform and set its bias to zero, except for parameters in `kept`."""
     if isinstance(module, nn.Linear):
         if module.weight not in kept:
             nn.init.xavier_uniform_(module.weight)
@@ -176,18 +181,22 @@ def _xavier(module: nn.Module, kept: set[nn.Parameter]) -> None:
 
 
 def _lecun(module: nn.Module) -> None:
-    """Draw weights from a normal of variance 1 / inputs, cut at two deviations, as in the head of Google's code."""
+    """Draw a linear layer's weights with variance 1 / in_features, as in the head of Google's code.
+
+    The distribution is a normal truncated at two standard deviations.
+    """
     if isinstance(module, nn.Linear):
         uncut = module.in_features**-0.5 / CUT_OFF
         nn.init.trunc_normal_(module.weight, std=uncut, a=-2 * uncut, b=2 * uncut)
 
 
 def _check(spec: TaskSpec, architecture: Architecture) -> None:
+    """Raise UserError if settings of the architecture contradict each other or the task."""
     dim, qkv_dim = architecture.dim, architecture.qkv_dim
     if not architecture.out_proj and qkv_dim != dim:
         raise UserError(f"model.qkv_dim={qkv_dim}: expected model.dim={dim} in a variant without output projection")
     if architecture.norm_over == "batch" and spec.objective != "classify":
-        raise UserError(f"model.norm_over=batch: expected a task that classifies, {spec.name} is another; use null")
+        raise UserError(f"model.norm_over=batch: expected a classification task, {spec.name} is not one; use null")
     if architecture.positions == "sinusoidal" and dim % 2:
         raise UserError(f"model.positions=sinusoidal: expected an even model.dim, got {dim}")
 
@@ -200,9 +209,7 @@ def _check_mixer(mixer: Mixer, *, masks: bool, pooling: str) -> None:
     if mixer.config.causal and not mixer.can_be_causal:
         raise UserError(f"{name} has no causal form, which this task needs: choose another attention")
     if mixer.causal and pooling in ("cls", "first"):
-        raise UserError(
-            f"{name} is causal, so model.pooling={pooling} reads the first position alone: use mean or last"
-        )
+        raise UserError(f"{name} is causal, so model.pooling={pooling} reads only the first position: use mean or last")
     if masks and pooling != "none" and not mixer.maskable:
         raise UserError(f"{name} cannot mask padding: use model.key_mask=false (protocol=paper) or another attention")
     if not mixer.config.out_proj and not mixer.projects_out:

@@ -1,8 +1,9 @@
-"""Convolutions over positions, and recurrences with a constant decay, s_i = exp(rate) s_{i-1} + u_i.
+"""Compute convolutions over positions, and recurrences s_i = exp(rate) s_{i-1} + u_i with a constant decay.
 
-A mode is one such complex state, with Re rate < 0. The causal forms are exactly causal; with a Fourier
-transform over all positions, rounding would leak later positions into earlier outputs.
-Legend: B batch, L positions, D channels, N modes.
+A mode is one complex state s with its rate, Re rate < 0. The causal forms are exactly causal. A Fourier transform over
+all positions would not be, because its rounding errors would carry later inputs into earlier outputs.
+Legend: B batch, L positions, D channels, N modes; from and to: positions of an input and an output in a chunk. Sizes
+side by side, such as `from 2`, are one flattened axis.
 """
 
 import torch
@@ -13,16 +14,17 @@ from torch.nn.functional import conv2d, pad
 from lra.ops.device import at_least_float32, autocast_dtype, full_precision
 from lra.ops.scan import CHUNK
 
-AT_ONCE = 256  # positions per piece of a short convolution's gradient
-SHORT = 16  # positions of a chunk in `diagonal_scan`
+AT_ONCE = 256  # number of positions summed at a time in the weight gradient of a short convolution
+SHORT = 16  # number of positions in a chunk of `diagonal_scan`
 
 
 def short_convolution(x: Tensor, weight: Tensor, later: int = 0) -> Tensor:
     """Compute y_i = sum_l weight[:, -1 - l] x_{i + later - l} in each channel.
 
-    x [B, L, C], weight [C, taps] -> y [B, L, C]; `later`: number of later positions that an output reads.
+    x [B, L, C], zero outside of its L positions, weight [C, taps] -> y [B, L, C]; `later`: number of later positions
+    that an output reads.
     """
-    if x.device.type == "cuda":  # cuDNN's deterministic kernels for one channel per group take seconds
+    if x.device.type == "cuda":  # cuDNN's deterministic kernels for depthwise convolutions take seconds
         return sum_of_shifted(pad(x, (0, 0, weight.shape[1] - 1 - later, later)), weight)
     dtype = autocast_dtype(x)
     return _ShortConvolution.apply(x.to(dtype), weight.to(dtype), later)
@@ -31,8 +33,8 @@ def short_convolution(x: Tensor, weight: Tensor, later: int = 0) -> Tensor:
 class _ShortConvolution(torch.autograd.Function):
     """`short_convolution` on a CPU; saves only its inputs, and avoids oneDNN's slow gradient of the weight.
 
-    Without this class a step of a layer takes 1.4 times as long for Hyena and 1.2 times for Gated DeltaNet (L 2,000,
-    width 256, one thread).
+    Without this class a training step of one layer takes 1.4 times as long for Hyena and 1.2 times as long for Gated
+    DeltaNet (L = 2,000, width 256, one thread).
     """
 
     @staticmethod
@@ -53,14 +55,20 @@ class _ShortConvolution(torch.autograd.Function):
 
 
 def _each_channel(x: Tensor, weight: Tensor, later: int) -> Tensor:
-    """Convolve each channel of x [B, L, C] as [B, C, 1, L], channels last: oneDNN's fastest layout, without a copy."""
+    """Compute `short_convolution` by `conv2d`: x [B, L, C] -> y [B, L, C].
+
+    x is viewed as images [B, C, 1, L] in the channels-last layout, which is oneDNN's fastest and needs no copy.
+    """
     rows = x.contiguous().transpose(1, 2).unsqueeze(2)
     y = conv2d(rows, weight[:, None, None], groups=len(weight), padding=(0, weight.shape[1] - 1))
     return y.squeeze(2).transpose(1, 2)[:, later : later + x.shape[1]]
 
 
 def _shifted_product(x: Tensor, y: Tensor, shift: int) -> Tensor:
-    """Sum x_{i + shift} y_i over documents and positions, both [B, L, C] -> [C], in pieces that stay in cache."""
+    """Return the sum of x_{i + shift} y_i over documents and positions i: x and y [B, L, C] -> [C].
+
+    The sum is computed in pieces of `AT_ONCE` positions, which stay in the cache.
+    """
     length = x.shape[1]
     x, y = x[:, max(0, shift) : max(0, length + min(0, shift))], y[:, max(0, -shift) : max(0, length - max(0, shift))]
     parts = [(x, y)] if length <= AT_ONCE else zip(x.split(AT_ONCE, dim=1), y.split(AT_ONCE, dim=1), strict=True)
@@ -80,18 +88,18 @@ def sum_of_shifted(x: Tensor, weight: Tensor) -> Tensor:
 def convolve_both(x: Tensor, earlier: Tensor, later: Tensor) -> Tensor:
     """Compute y_i = sum_{j <= i} K_{i-j} x_j + sum_{j > i} K'_{j-i-1} x_j by FFT.
 
-    x [B, L, D], K and K' [D, L] -> y [B, L, D].
+    x [B, L, D], K = `earlier` and K' = `later` [D, L] -> y [B, L, D].
     """
     length = x.shape[1]
-    size = 1 << (2 * length - 2).bit_length()  # at least 2 L - 1 lags: no wrap-around
-    # Positive lags from the front, negative ones from the back, where a circular convolution reads them.
+    size = 1 << (2 * length - 2).bit_length()  # at least 2 L - 1, so that the circular convolution does not wrap around
+    # A circular convolution reads lag l >= 0 at index l, and lag -l at index size - l: K first, K' reversed at the end.
     both = torch.cat([pad(earlier, (0, size - 2 * length + 1)), later[:, : length - 1].flip(-1)], dim=-1)  # [D, size]
     y = torch.fft.irfft(torch.fft.rfft(x.transpose(1, 2), size) * torch.fft.rfft(both), size)
     return y[..., :length].transpose(1, 2)
 
 
 def convolve_few(x: Tensor, earlier: Tensor, later: Tensor, count: int) -> Tensor:
-    """Compute the first `count` outputs of `convolve_both` directly, each in O(L D)."""
+    """Compute the first `count` outputs [B, count, D] of `convolve_both` directly, in time O(L D) per output."""
     length = x.shape[1]
     outputs = []
     for position in range(min(count, length)):
@@ -103,8 +111,8 @@ def convolve_few(x: Tensor, earlier: Tensor, later: Tensor, count: int) -> Tenso
 def causal_convolution(x: Tensor, kernel: Tensor) -> Tensor:
     """Compute y_i = sum_{j <= i} K_{i-j} x_j in each channel, exactly causal, in time O(L D (CHUNK + log(L)^2)).
 
-    Blocks of `CHUNK` positions are convolved directly. Then, for pairs of blocks of 1, 2, 4, ... times that length, an
-    FFT adds to the second block what it reads from the first.
+    Blocks of `CHUNK` positions are convolved directly. Then, for pairs of neighbouring blocks of CHUNK, 2 CHUNK,
+    4 CHUNK, ... positions, an FFT adds the contribution of the first block's inputs to the second block's outputs.
 
     x [B, L, D], kernel K [D, L] -> y [B, L, D].
     """
@@ -127,10 +135,11 @@ def causal_convolution(x: Tensor, kernel: Tensor) -> Tensor:
 def mode_kernel(rate: Tensor, c: Tensor, length: int, step: int) -> Tensor:
     """Compute the kernels 2 Re sum_n c_n exp(rate_n l) for l < length.
 
-    As l = a step + b, each power is a product of entries of two short tables; no D x N x length tensor is formed.
+    With l = a step + b, exp(rate_n l) is exp(rate_n a step) times exp(rate_n b), each read from a short table, so that
+    no tensor [D, N, length] is formed.
 
-    rate [D, N] and c [directions, D, N], complex -> [directions, D, length]; `step`: about the square root of
-    the length.
+    rate [D, N] and c [directions, D, N], complex -> [directions, D, length]; `step`: number of values of b, fastest
+    near the square root of the length.
     """
     steps = torch.arange(-(-length // step), device=c.device)
     coarse = powers(rate, steps * step) * c.unsqueeze(-1)  # [directions, D, N, a]
@@ -156,6 +165,7 @@ def convolve_modes(x: Tensor, rate: Tensor, c: Tensor) -> Tensor:
         last = torch.view_as_real(mode.flip(-1).transpose(-2, -1)).flatten(2)
         y, states = (chunks @ torch.cat([inside, last], dim=-1)).split([width, last.shape[-1]], dim=-1)
         states = torch.view_as_complex(states.unflatten(-1, (-1, 2)).contiguous()).unflatten(1, (batch, -1))
+        # States at the end of the previous chunk [D, B chunks, N].
         before = accumulate(pad(states[:, :, :-1], (0, 0, 1, 0)), rate * width).flatten(1, 2)
         read = (2 * c * rate.exp()).unsqueeze(-1) * mode
         y = y + real_product(before, read)
@@ -165,24 +175,25 @@ def convolve_modes(x: Tensor, rate: Tensor, c: Tensor) -> Tensor:
 def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
     """Compute h_i = exp(rate) h_{i-1} + u_i for every mode; with two directions also h_i = exp(rate) h_{i+1} + u_i.
 
-    The outputs of a chunk are one real product of its inputs and the states at its ends with a matrix per mode. Time
-    O(L N SHORT).
+    For each mode, the outputs of a chunk are one real product: the chunk's inputs and the states that enter it, times a
+    matrix. Time O(L N SHORT).
 
-    u [B, L, 2, N], real and imaginary parts, rate [N], complex -> h [B, L, directions, 2, N].
+    u [B, L, 2, N], rate [N], complex -> h [B, L, directions, 2, N]; the axis of size 2 has the real and imaginary part.
     """
     batch, length, _, modes = u.shape
     rows = pad(u, (0, 0, 0, 0, 0, -length % SHORT)).flatten(0, 2)  # [B chunks SHORT 2, N]
     chunks = rows.T.contiguous().view(modes, batch, -1, SHORT, 2)
     lags = torch.arange(SHORT + 1, device=u.device)
     decay = powers(rate, lags)  # [N, SHORT + 1]
-    # A complex factor as a real matrix: [re, im] of a number times [[a, b], [-b, a]] is its product with a + i b.
+    # A complex factor a + i b as a real matrix: [Re z, Im z] @ [[a, b], [-b, a]] is [Re, Im] of z (a + i b).
     factors = torch.stack([torch.view_as_real(decay), torch.view_as_real(1j * decay)], dim=-2)  # [N, SHORT + 1, 2, 2]
-    lags = lags[:SHORT] - lags[:SHORT].unsqueeze(-1) + SHORT - 1  # [from, to]; negative lags read the zeros below
+    # Indices [from, to] into the factors with SHORT - 1 zeros in front; negative lags read these zeros.
+    lags = lags[:SHORT] - lags[:SHORT].unsqueeze(-1) + SHORT - 1
     by_lag = pad(factors[:, :SHORT], (0, 0, 0, 0, SHORT - 1, 0))[:, lags]  # [N, from, to, 2, 2]
     inside, from_state, states = [], [], []
     for backward in range(directions):
-        inside.append(_flipped(backward, by_lag, 1, 2))  # backward, outputs read later inputs
-        # What a chunk adds to the state at its end; backward, at its start.
+        inside.append(_flipped(backward, by_lag, 1, 2))  # in the backward direction outputs read later inputs
+        # Contribution of a chunk to the state at its end, or, in the backward direction, to the state at its start.
         to_end = _flipped(not backward, factors[:, :SHORT], 1).flatten(1, 2)  # [N, SHORT 2, 2]
         added = torch.view_as_complex(chunks.flatten(3).flatten(1, 2) @ to_end).unflatten(1, (batch, -1))
         entering = pad(_flipped(backward, added, 2)[..., :-1], (1, 0)).unsqueeze(-1)  # [N, B, chunks, 1]
@@ -204,19 +215,19 @@ def _flipped(flip: bool | int, x: Tensor, *dims: int) -> Tensor:
 
 
 def powers(rate: Tensor, lags: Tensor) -> Tensor:
-    """Return exp(rate lag) [..., lags]."""
+    """Return exp(rate lag) for every rate [...] and lag [lags], as a tensor [..., lags]."""
     return torch.exp(rate.unsqueeze(-1) * lags)
 
 
 def real_product(a: Tensor, b: Tensor) -> Tensor:
-    """Return Re(a @ b), computed as one real product."""
+    """Return Re(a @ b) for complex a and b, computed as one real product."""
     return torch.cat([a.real, -a.imag], dim=-1) @ torch.cat([b.real, b.imag], dim=-2)
 
 
 def accumulate(states: Tensor, rate: Tensor) -> Tensor:
-    """Compute s_m + exp(rate) s_{m-1} + exp(2 rate) s_{m-2} + ... by doubling.
+    """Compute s_m + exp(rate) s_{m-1} + exp(2 rate) s_{m-2} + ... for every chunk m, in log2(chunks) steps.
 
-    states s [D, B, chunks, N], rate [D, N] -> a tensor like `states`.
+    states s [D, B, chunks, N], rate [D, N] -> [D, B, chunks, N].
     """
     reach = 1
     while reach < states.shape[2]:

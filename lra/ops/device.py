@@ -1,4 +1,4 @@
-"""Copies between the host and an accelerator that do not wait for earlier work, and types under autocast."""
+"""Handle differences between devices: asynchronous copies, autocast, and deterministic sums on CUDA."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -12,12 +12,15 @@ def is_asynchronous(device: torch.device) -> bool:
 
 
 def to_device(host: Tensor, device: torch.device) -> Tensor:
-    """Copy a host tensor to the device, from pinned memory that PyTorch keeps until it has been read."""
+    """Return a copy of a host tensor on the device; on CUDA the copy is asynchronous.
+
+    PyTorch keeps the pinned memory until the copy has finished.
+    """
     return host.pin_memory().to(device, non_blocking=True) if is_asynchronous(device) else host.to(device)
 
 
 class AsyncNumbers:
-    """Numbers [n] on a device whose copy to the host starts at construction."""
+    """Asynchronous copy of numbers [n] from a device to the host, which starts when this object is constructed."""
 
     def __init__(self, numbers: Tensor) -> None:
         self._numbers, self._arrived = numbers, None
@@ -28,38 +31,38 @@ class AsyncNumbers:
             self._arrived.record()
 
     def read(self) -> list[float]:
-        """Wait for this copy, but not for later work, and return the numbers."""
+        """Wait for the copy, but not for work that was started after it, and return the numbers."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._numbers.tolist()
 
 
 def full_precision(device: torch.device) -> AbstractContextManager:
-    """Return a context without autocast, for sums, exponentials and transforms that need more digits than bf16 has."""
-    if device.type == "meta":  # has no autocast
+    """Return a context manager that disables autocast, for sums, exponentials and transforms that bf16 would round."""
+    if device.type == "meta":  # `torch.autocast` does not accept this type
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype:
-    """Return the type in which products of x are computed."""
+    """Return the dtype of matrix products of x: autocast's, or that of x without autocast or if x is in fp64."""
     if x.is_meta or x.dtype == torch.float64 or not torch.is_autocast_enabled(x.device.type):
         return x.dtype
     return torch.get_autocast_dtype(x.device.type)
 
 
 def cumulative_sum(x: Tensor, dim: int) -> Tensor:
-    """Sum along `dim`; on CUDA, where `cumsum` of floats is not deterministic, by a product."""
+    """Return the cumulative sum along `dim`; on CUDA by a product, because `cumsum` of floats is not deterministic."""
     return triangular_sum(x, dim) if x.device.type == "cuda" else x.cumsum(dim)
 
 
 def triangular_sum(x: Tensor, dim: int) -> Tensor:
-    """Compute `cumsum` as a product with a triangular matrix of ones, which is fast for few positions."""
+    """Return the cumulative sum along `dim`, as a product with a triangular matrix of ones; fast for a short axis."""
     ones = x.new_ones(x.shape[dim], x.shape[dim]).tril()
     with full_precision(x.device):
         return torch.tensordot(ones, x, ([1], [dim])).movedim(0, dim)
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Convert half precision to fp32; fp32 and fp64 are unchanged."""
+    """Return x in fp32 if it is in bf16 or fp16, else x itself."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -1,8 +1,8 @@
-"""Training noise as a pure function of (seed, step, layer, document, head, row, column).
+"""Draw training noise as a pure function of (seed, step, layer, document, head, row, column).
 
 A row is a position or a query, a column a channel or a key. Noise does not depend on padding, packing or
-micro-batches, and a resumed run needs no random state. A CPU compares 16-bit words of a generator with a threshold;
-accelerators and compiled blocks hash coordinates.
+micro-batches, and a resumed run needs no random state. A CPU compares 16-bit words of a random generator with a
+threshold. Accelerators and compiled blocks compare a hash of the coordinates with it instead.
 Legend: B documents, H heads, L positions, F channels, m keys, R rows of a packed batch.
 """
 
@@ -19,17 +19,19 @@ from lra.core.errors import UserError
 from lra.ops.device import to_device
 from lra.ops.packing import Packed
 
-PIECE = 1 << 16  # values whose noise is drawn at a time
-LEVELS = 1 << 16  # a CPU's dropout probabilities are multiples of 1 / LEVELS
-JUMP = 0x9E3779B97F4A7C15  # 64-bit draws between two rows of weights; odd, so that all bits of the state differ
-ROW, COLUMN, HEAD = -0x61C8864F, -0x7A143589, -0x3D4D51C3  # odd factors of the coordinates in the hash
-MIX, FINISH = -0x7A143595, -0x3D4D51CB  # factors of MurmurHash3's 32-bit finaliser (Appleby)
+PIECE = 1 << 16  # number of values whose noise a CPU draws at a time
+LEVELS = 1 << 16  # on a CPU dropout probabilities are multiples of 1 / LEVELS
+# Number of 64-bit draws from the start of one row of attention weights to the next; odd, so that all bits of the state
+# differ between rows.
+JUMP = 0x9E3779B97F4A7C15
+ROW, COLUMN, HEAD = -0x61C8864F, -0x7A143589, -0x3D4D51C3  # odd multipliers of the coordinates in the hash
+MIX, FINISH = -0x7A143595, -0x3D4D51CB  # multipliers of MurmurHash3's 32-bit finaliser (Appleby)
 
 Over = Literal["values", "channels"]
 
 
 class Keyed(nn.Module):
-    """Base class of layers that draw noise in training, by the key that `set_keys` sets."""
+    """Base class of layers that draw noise in training; `set_keys` sets the key that determines the noise."""
 
     over: Over = "values"
 
@@ -37,25 +39,25 @@ class Keyed(nn.Module):
         super().__init__()
         self.key: tuple[int, int, int] | None = None  # seed, step, layer
         self.documents: Sequence[int] = ()  # [B] indices of the documents in the step's batch
-        self.hash_words: Tensor | None = None  # [B] int32, hashes of the key
-        self.seed: Tensor | None = None  # [] int64 on the host, the sum of these words
-        self.hashed = False  # True: hash coordinates on a CPU, too
+        self.hash_words: Tensor | None = None  # [B] int32, one random word per document
+        self.seed: Tensor | None = None  # int64 scalar on the host, sum of `hash_words`; dropout seed of fused kernels
+        self.hashed = False  # True: hash the coordinates on a CPU, too
 
     def hash(self, x: Tensor, packed: Packed | None = None, columns: Tensor | None = None) -> Tensor:
-        """Return uniform int32 numbers for the values of x [B, F], [B, L, F], [B, H, ..., m], or packed [R, F].
+        """Return a uniform int32 number for every value of x [B, F], [B, L, F], [B, H, ..., m], or packed [R, F].
 
-        `columns` are coordinates of the columns, broadcast to the values; None: 0, 1, 2, ...
+        The result has the shape of x. `columns`: coordinates of the columns, broadcast to x; None: 0, 1, 2, ...
         """
         self.check_key(x, packed)
-        if self.hashed and x.numel() >= 2**31:  # compiled code would hash in 64 bits, and drop another fraction
+        if self.hashed and x.numel() >= 2**31:  # compiled code would hash in 64 bits and drop a different fraction
             raise UserError("train.compile: 2^31 or more dropout values in one call; use a smaller train.micro_batch")
-        assert self.hash_words is not None  # by `check_key`
+        assert self.hash_words is not None  # ensured by `check_key`
         words, device, has_heads = self.hash_words.to(x.device), x.device, x.dim() > 3  # words [B]
         columns = torch.arange(x.shape[-1], dtype=torch.int32, device=device) if columns is None else columns.int()
         if packed is not None:
             words, rows = words[packed.document].unsqueeze(1), packed.position.unsqueeze(1)  # [R, 1]
         else:
-            axes = x.shape[1 + has_heads : -1]  # those between a document, or its heads, and the columns
+            axes = x.shape[1 + has_heads : -1]  # sizes of the axes between documents (or heads) and columns
             rows = torch.arange(prod(axes), dtype=torch.int32, device=device).view(*axes, 1)
             if has_heads:
                 heads = torch.arange(x.shape[1], dtype=torch.int32, device=device)
@@ -69,7 +71,7 @@ class Keyed(nn.Module):
         return (mixed ^ (mixed >> 13 & 0x7FFFF)) * FINISH
 
     def check_key(self, x: Tensor, packed: Packed | None) -> None:
-        """Raise RuntimeError unless keys are set for as many documents as x has."""
+        """Raise RuntimeError unless `set_keys` was called for as many documents as x has."""
         documents = len(x) if packed is None else len(packed.mask)
         if self.hash_words is None or len(self.hash_words) != documents:
             raise RuntimeError("noise in training: call lra.ops.dropout.set_keys(model, ...) for this batch first")
@@ -78,9 +80,9 @@ class Keyed(nn.Module):
 class Dropout(Keyed):
     """Layer that in training zeroes values of x with probability p and scales the others by 1 / (1 - p).
 
-    With `over="channels"` whole channels of x [B, L, F] are zero (Tompson et al. 2015). On a CPU p is rounded to a
-    multiple of 1 / 65536, but the scale is not: at p = 0.1 the mean of the output is 0.9999932 of that of the input
-    (noise version 2).
+    With `over="channels"` whole channels of x [B, L, F] are set to zero (Tompson et al. 2015). On a CPU the probability
+    is rounded to a multiple of 1 / 65536, but the scale is computed from the unrounded p: at p = 0.1 the mean of the
+    output is 0.9999932 times the mean of the input (noise version 2).
     """
 
     def __init__(self, p: float, over: Over = "values") -> None:
@@ -88,7 +90,7 @@ class Dropout(Keyed):
         self.p, self.over = p, over
 
     def forward(self, x: Tensor, packed: Packed | None = None, columns: Tensor | None = None) -> Tensor:
-        """Drop values of x [B, F], [B, L, F], [B, H, ..., m], or packed rows [R, F]; `columns`: see `hash`."""
+        """Return x [B, F], [B, L, F], [B, H, ..., m], or packed [R, F] after dropout; `columns`: as in `hash`."""
         if not self.drops:
             return x
         if columns is None and self.draws_indices(x, packed):
@@ -103,15 +105,15 @@ class Dropout(Keyed):
 
     @property
     def scale(self) -> float:
-        """Factor of the values that are not dropped."""
+        """Scale factor of the values that are not dropped."""
         return 1 / (1 - self.p)
 
     def draws_indices(self, x: Tensor, packed: Packed | None) -> bool:
-        """Return True if dropout draws indices: on a CPU, unless noise is hashed, as in packed batches."""
+        """Return True if indices of dropped values are drawn: on a CPU, unless noise is hashed or x is packed."""
         return self.drops and x.device.type == "cpu" and not self.hashed and packed is None
 
     def indices(self, x: Tensor) -> Tensor:
-        """Return the flat indices [n] of the values to drop; cheaper than a mask."""
+        """Return the flat indices [n] of the values of x to drop, which are cheaper than a mask."""
         self.check_key(x, None)
         dropped = []
         for number, document in enumerate(self.documents):
@@ -121,7 +123,10 @@ class Dropout(Keyed):
         return torch.from_numpy(np.concatenate(dropped))
 
     def _document_indices(self, document: int, shape: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield flat indices to drop in a document [F], [L, F] or [H, ..., m], in pieces that fit a CPU's cache."""
+        """Yield flat indices of the values to drop in a document [F], [L, F] or [H, ..., m], piece by piece.
+
+        The noise of a piece fits a CPU's cache.
+        """
         assert self.key is not None
         seed, step, layer = self.key
         level, size, width = round(self.p * LEVELS), prod(shape), shape[-1]
@@ -136,12 +141,12 @@ class Dropout(Keyed):
                 yield np.flatnonzero(bits.random_raw(-(-count // 4)).view(np.uint16)[:count] < level) + start
         else:
             of_head, draws_of_row = size // shape[0], -(-width // 4)
-            draws = np.empty((of_head // width, draws_of_row), np.uint64)  # of one head
+            draws = np.empty((of_head // width, draws_of_row), np.uint64)  # 64-bit draws of one head
             for head in range(shape[0]):
                 bits = streams.pcg(seed, "dropout", step, layer, document, head)
                 for of_row in draws:
                     of_row[:] = bits.random_raw(draws_of_row)
-                    bits.advance(JUMP - draws_of_row)  # a row begins at the same draw for every number of columns
+                    bits.advance(JUMP - draws_of_row)  # so that a row's first draw does not depend on m
                 yield np.flatnonzero(draws.view(np.uint16)[:, :width] < level) + head * of_head
 
 
@@ -151,35 +156,36 @@ class Gumbel(Keyed):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return x
-        uniform = (self.hash(x).double() + (2**31 + 0.5)) * 2.0**-32
+        uniform = (self.hash(x).double() + (2**31 + 0.5)) * 2.0**-32  # in the open interval (0, 1)
         return x - (-uniform.log()).log().to(x.dtype)
 
 
 def set_keys(model: nn.Module, *, seed: int, step: int, documents: Sequence[int]) -> None:
-    """Set all layers' keys for the next forward pass; `documents`: their indices in the step's batch."""
+    """Set the key of every noise layer for a forward pass of `documents`, given as indices into the step's batch."""
     layers = [module for module in model.modules() if isinstance(module, Keyed)]
     if not layers:
         return
-    # One word for each document of the batch and layer, so that a document's words do not depend on its micro-batch.
+    # One word for every document of the step's batch and every layer, whatever micro-batch the document is in.
     raw = streams.pcg(seed, "dropout", step).random_raw((max(documents, default=0) + 1) * len(layers))
     raw = (raw >> np.uint64(32)).astype(np.uint32).view(np.int32)
     words = torch.from_numpy(np.ascontiguousarray(raw.reshape(-1, len(layers))[list(documents)].T))  # [layers, B]
     parameter = next(model.parameters(), None)
     on_device = to_device(words, torch.device("cpu") if parameter is None else parameter.device)
-    copies = torch.unbind_copy(on_device), torch.unbind_copy(words.sum(dim=1))  # type: ignore[func-returns-value]  # graphs depend on offsets of views
+    # Copies, because a compiled graph would depend on the offset of a view.
+    copies = torch.unbind_copy(on_device), torch.unbind_copy(words.sum(dim=1))  # type: ignore[func-returns-value]
     for layer, (module, *noise) in enumerate(zip(layers, *copies, strict=True)):  # type: ignore[call-overload]
         module.key, module.documents = (seed, step, layer), documents
         module.hash_words, module.seed = noise
 
 
 def zero_(x: Tensor, indices: Tensor) -> Tensor:
-    """Set flat indices of a contiguous tensor to zero."""
+    """Set the values at flat `indices` of a contiguous tensor to zero, in place, and return the tensor."""
     x.view(-1).index_fill_(0, indices, 0)
     return x
 
 
 class ZeroAt(torch.autograd.Function):
-    """`zero_` with a gradient; it changes x in place, so x must be a new tensor that nothing else reads."""
+    """`zero_` with a gradient. x is changed in place, so it must be a new tensor that nothing else reads."""
 
     @staticmethod
     def forward(ctx, x: Tensor, indices: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Matrix products of SimpleAttention's Gram form: X^T X about the mean of X, and products of small matrices.
+"""Compute the matrix products of SimpleAttention's Gram form: X^T X about the mean of X, and small products.
 
-If the mean were not subtracted, a vector shared by all positions would cost precision. A CPU adds partial sums, which
-rounds less than one chain of fp32 additions: a rounding error here affects every position.
+The mean is subtracted because a vector that all positions share would otherwise cost precision. A rounding error in
+these matrices affects every position, so a CPU adds partial sums, which rounds less than one chain of fp32 additions.
 """
 
 import torch
@@ -9,21 +9,22 @@ from torch import Tensor
 
 from lra.ops.device import at_least_float32
 
-BAND = 64  # rows of a Gram matrix that a CPU computes at a time
-POSITIONS, TERMS = 384, 32  # terms of a partial sum: positions in a Gram matrix, columns in a small product
+BAND = 64  # number of rows of a Gram matrix that a CPU computes at a time
+POSITIONS, TERMS = 384, 32  # number of terms in a partial sum of a Gram matrix (positions) and of a small product
 
 
 class Moments(torch.autograd.Function):
-    """Mean m [B, D] and sum of (x_j - m) (x_j - m)^T [B, D, D] over the real positions of x [B, L, D].
+    """Function that returns the mean m [B, D] of the real positions of x [B, L, D], and their scatter [B, D, D].
 
-    m is in float64, the sum in fp32 or higher. Both are computed relative to the mean of the first positions, which is
-    close to m, and then corrected. The backward pass needs one product with x, since the sum is symmetric.
+    The scatter is the sum of (x_j - m) (x_j - m)^T over real positions j. m is in float64, the scatter in fp32 or
+    higher. Both are computed relative to the mean of the first `POSITIONS` positions and then corrected. The
+    backward pass needs one product with x, because the scatter is symmetric.
     """
 
     @staticmethod
     def forward(ctx, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         by_bands = on_cpu(x) and x.dtype in (torch.float32, torch.float64)
-        size = POSITIONS if by_bands else x.shape[1]  # positions of a piece
+        size = POSITIONS if by_bands else x.shape[1]  # number of positions in a piece
         pieces = x.split(size, dim=1)
         masks = [None] * len(pieces) if key_mask is None else key_mask.split(size, dim=1)
         near = mean_of_real(pieces[0][:, :POSITIONS], None if masks[0] is None else masks[0][:, :POSITIONS])
@@ -48,13 +49,13 @@ class Moments(torch.autograd.Function):
     def backward(ctx, by_mean: Tensor, by_gram: Tensor) -> tuple[Tensor, None]:
         x, key_mask, mean = ctx.saved_tensors
         twice = (by_gram + by_gram.mT).to(x.dtype)  # [B, D, D]
-        # The gradient of x_j is (x_j - m) twice + d m / count; all terms without x_j are the same for every position.
+        # The gradient of x_j is (x_j - m) twice + by_mean / count; the terms without x_j are equal for all positions.
         shared = by_mean.unsqueeze(1) / ctx.count - mean @ twice.double()  # [B, 1, D]
         return zero_padding_(torch.baddbmm(shared.to(x.dtype), x, twice), key_mask), None
 
 
 def zero_padding_(x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """Set the padded positions of x [B, L, D] to zero; a CPU writes only these."""
+    """Set x [B, L, D] to zero at padded positions, in place, and return x; a CPU writes to these positions only."""
     if key_mask is None:
         return x
     if on_cpu(x) and not torch.compiler.is_compiling():
@@ -64,7 +65,7 @@ def zero_padding_(x: Tensor, key_mask: Tensor | None) -> Tensor:
 
 
 def mean_of_real(x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """Return the mean [B, 1, D] of the real positions of x [B, L, D]; zero if there are none."""
+    """Return the mean [B, 1, D] of the real positions of x [B, L, D]; zero for documents without any."""
     if key_mask is None:
         return x.mean(dim=1, keepdim=True)
     real = key_mask.unsqueeze(-1)
@@ -72,7 +73,7 @@ def mean_of_real(x: Tensor, key_mask: Tensor | None) -> Tensor:
 
 
 def add_bands(gram: Tensor, x: Tensor) -> None:
-    """Add x^T x of x [B, L, D] to the upper triangle of `gram`, one band of rows at a time."""
+    """Add x^T x of x [B, L, D] to the upper triangle of `gram` [B, D, D] in place, one band of rows at a time."""
     for start in range(0, x.shape[2], BAND):
         band = slice(start, start + BAND)
         rows = gram[:, band, start:]
@@ -80,7 +81,7 @@ def add_bands(gram: Tensor, x: Tensor) -> None:
 
 
 def on_cpu(x: Tensor) -> bool:
-    """Return True on a CPU, where products are computed in pieces that fit the cache."""
+    """Return True if x is on a CPU, where products are computed in pieces that fit the cache."""
     return x.device.type == "cpu"
 
 
@@ -92,10 +93,10 @@ def gram_of(x: Tensor) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a @ b for [M, K] and [K, N], or [H, M, K] and [H, K, N], whose sizes do not depend on the length.
+    """Return a @ b for a [M, K] and b [K, N], or a [H, M, K] and b [H, K, N]; no axis is over positions.
 
-    `dtype` is the type of the factors in the products over positions. If it is bf16, a CPU multiplies two matrices in
-    bf16, and stacks of one matrix per head in fp32. Otherwise it rounds less than plain fp32 products do.
+    `dtype` is the type in which the products over positions are computed. If it is bf16, a CPU multiplies two matrices
+    in bf16, and stacks of one matrix per head in fp32. Otherwise a CPU rounds less than plain fp32 products do.
     """
     if dtype == torch.bfloat16 and on_cpu(a):
         return a.to(dtype) @ b.to(dtype) if a.dim() == 2 else a.float() @ b.float()
@@ -113,25 +114,26 @@ class Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
         a, b = ctx.saved_tensors
-        by_b = small_product(a.T, grad) if b.stride(1) == 1 else small_product(grad.T, a).T  # laid out as b is
+        by_b = small_product(a.T, grad) if b.stride(1) == 1 else small_product(grad.T, a).T  # in b's memory layout
         return small_product(grad, b.T), by_b
 
 
 def small_product(a: Tensor, b: Tensor) -> Tensor:
-    """Return a @ b; a CPU adds partial sums of `TERMS` terms."""
+    """Return a [M, K] @ b [K, N]; a CPU adds partial sums of `TERMS` terms."""
     if not on_cpu(a):
         return a @ b
     product = a.new_empty(1, len(a), b.shape[1])
     for start in range(0, len(b), TERMS):
         piece = slice(start, start + TERMS)
+        # beta is 0 for the first piece, because `product` is not initialised.
         torch.baddbmm(product, a[None, :, piece], b[None, piece], beta=min(start, 1), out=product)
     return product.squeeze(0)
 
 
 class ProductByHead(torch.autograd.Function):
-    """Product a [H, M, K] @ b [H, K, N] whose sizes do not depend on the length.
+    """Matrix product a [H, M, K] @ b [H, K, N] with a gradient; no axis is over positions.
 
-    A CPU computes it in float64, one head at a time, so that the factors stay in its cache.
+    A CPU computes it in float64, one head at a time, so that the factors of a head stay in the cache.
     """
 
     @staticmethod
@@ -158,5 +160,5 @@ class ProductByHead(torch.autograd.Function):
 
 
 def few_rows_first(a: Tensor, b: Tensor) -> Tensor:
-    """Return a [M, K] @ b [K, N]; if M > N as the transpose of b^T a^T, up to twice as fast."""
+    """Return a [M, K] @ b [K, N]; if M > N as (b^T a^T)^T, which is up to twice as fast."""
     return (b.T @ a.T).T if len(a) > b.shape[1] else a @ b

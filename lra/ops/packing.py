@@ -1,7 +1,7 @@
-"""Packed batches: documents laid end to end in chunks of rows, with little padding.
+"""Pack a batch: documents follow one another in chunks of rows, with padding only in a document's last chunk.
 
-Legend: B documents, N positions of the longest, C chunks, R = C CHUNK rows, D width, H heads; S pieces: each is a
-document, or the padding after one.
+Legend: B documents, N positions of the longest document, C chunks, R = C CHUNK rows, D width, H heads; S pieces, each
+of which is a document or the padding after one.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from lra.ops.device import at_least_float32, is_asynchronous, to_device
 
-CHUNK = 128  # rows; each document begins a chunk
+CHUNK = 128  # number of rows in a chunk; each document begins a new chunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,12 @@ class Packed:
     them, and their values are finite.
     """
 
-    lengths: tuple[int, ...]  # [B] on the host
-    starts: tuple[int, ...]  # [B] row of position 0, on the host
+    lengths: tuple[int, ...]  # [B] numbers of positions, on the host
+    starts: tuple[int, ...]  # [B] row of each document's position 0, on the host
     document: Tensor  # [R] int32, index of a row's document
     position: Tensor  # [R] int32, position of a row in its document
     first: Tensor  # [B] `starts` on the device
-    pieces: Tensor  # [S + 1] int32, rows at which pieces begin, then R
+    pieces: Tensor  # [S + 1] int32, first row of each piece, then R
     first_pieces: Tensor  # [S + 1] int32, number of documents that begin before each row of `pieces`
     mask: Tensor  # [B, N] True at real positions
     chunk_mask: Tensor  # [C, CHUNK] True at real positions
@@ -39,14 +39,14 @@ class Packed:
 
     @classmethod
     def of(cls, lengths: np.ndarray, longest: int, device: torch.device) -> "Packed":
-        """Create the layout of documents with these lengths [B], all positive; `longest`: N."""
-        chunks = -(-lengths // CHUNK)  # [B] number of chunks of a document
+        """Create the layout of documents of `lengths` [B], all positive; `longest`: N."""
+        chunks = -(-lengths // CHUNK)  # [B] number of chunks of each document
         first_chunk = chunks.cumsum() - chunks  # [B]
         owner = np.repeat(np.arange(len(lengths)), chunks)  # [C]
         of_document = np.arange(len(owner)) - first_chunk[owner]  # [C] index of a chunk in its document
         position = of_document[:, None] * CHUNK + np.arange(CHUNK)  # [C, CHUNK]
         first_row = first_chunk * CHUNK  # [B]
-        # A document ends where its padding begins; `unique` drops the empty padding of documents of whole chunks.
+        # Pieces begin where documents begin and end; `unique` drops the empty padding of documents of whole chunks.
         pieces = np.unique(np.concatenate([first_row, first_row + lengths, [position.size]]))
         tensors = {
             "document": torch.from_numpy(np.repeat(owner, CHUNK).astype(np.int32)),
@@ -64,13 +64,14 @@ class Packed:
         return cls(lengths=tuple(lengths.tolist()), starts=tuple(first_row.tolist()), **on_device)
 
     def pad(self, x: Tensor) -> Tensor:
-        """Convert rows [R, D] to a padded batch [B, N, D], with zeros after the last chunk of a document."""
+        """Convert rows [R, D] to a padded batch [B, N, D], which is zero after the last chunk of each document."""
         documents, longest = self.mask.shape
-        chunks = put(x.view(len(self.owner), -1), self.indices, documents * -(-longest // CHUNK))  # [., CHUNK D]
+        # [chunks of the padded batch, CHUNK D]
+        chunks = put(x.view(len(self.owner), -1), self.indices, documents * -(-longest // CHUNK))
         return chunks.view(documents, -1, x.shape[1])[:, :longest]
 
     def unpad(self, x: Tensor) -> Tensor:
-        """Convert a padded batch [B, N] or [B, N, D] to rows [R] or [R, D], with zeros from position N on."""
+        """Convert a padded batch [B, N] or [B, N, D] to rows [R] or [R, D]; rows for positions >= N are zero."""
         more = -x.shape[1] % CHUNK
         x = pad(x, (0, more) if x.dim() == 2 else (0, 0, 0, more))
         chunks = x.unflatten(1, (-1, CHUNK)).flatten(0, 1).flatten(1)  # [chunks of the padded batch, CHUNK D]
@@ -81,11 +82,11 @@ class Packed:
         return _Firsts.apply(x, self.first, self.document, self.position)
 
     def by_chunk(self, x: Tensor) -> Tensor:
-        """Group rows by chunk: [R, H, D] -> [C, H, CHUNK, D]; or one row per document: [B, H, D] -> [B, H, 1, D]."""
+        """Group rows by chunk: [R, H, D] -> [C, H, CHUNK, D], or one row per document: [B, H, D] -> [B, H, 1, D]."""
         return x.unflatten(0, (-1, 1 if len(x) == len(self.mask) else CHUNK)).transpose(1, 2)
 
     def by_row(self, x: Tensor) -> Tensor:
-        """Invert `by_chunk`."""
+        """Return rows from chunks, the inverse of `by_chunk`: [C, H, CHUNK, D] -> [R, H, D]."""
         return x.transpose(1, 2).flatten(0, 1)
 
     def sum_chunks(self, x: Tensor) -> Tensor:
@@ -93,7 +94,7 @@ class Packed:
         return _SumChunks.apply(x.flatten(1), self.one_hot, self.owner).unflatten(1, x.shape[1:])
 
     def of_chunks(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the value of each chunk's document, converted to `dtype`: [B, ...] -> [C, ...]."""
+        """Repeat the value of each document for its chunks, converted to `dtype`: [B, ...] -> [C, ...]."""
         return _OfChunks.apply(x.flatten(1), self.one_hot, self.owner, dtype).unflatten(1, x.shape[1:])
 
     def max_over_documents(self, x: Tensor) -> Tensor:
@@ -105,14 +106,14 @@ class Packed:
 
 
 def put(x: Tensor, indices: Tensor, rows: int) -> Tensor:
-    """Write rows x [n, D] to distinct rows of zeros [rows, D]."""
+    """Return zeros [rows, D] with x [n, D] written to the rows `indices` [n], which must be distinct."""
     return x.new_zeros(rows, x.shape[1]).index_copy(0, indices, x)
 
 
 def sum_by_document(x: Tensor, one_hot: Tensor) -> Tensor:
-    """Sum x [C, F] over the chunks of each document -> [B, F], as a product.
+    """Sum x [C, F] over the chunks of each document -> [B, F], in fp32 or higher, as a product with `one_hot`.
 
-    A product adds in a fixed order; `index_add` on CUDA adds atomically, in any order.
+    A product adds in a fixed order, but `index_add` on CUDA adds atomically, in any order.
     """
     if x.dtype == one_hot.dtype and is_asynchronous(x.device):
         return torch.mm(one_hot.T, x, out_dtype=torch.float32)
@@ -121,7 +122,7 @@ def sum_by_document(x: Tensor, one_hot: Tensor) -> Tensor:
 
 
 class _Take(torch.autograd.Function):
-    """`index_select` of distinct rows, whose gradient is a copy instead of atomic additions."""
+    """`index_select` for distinct indices, so that the gradient copies rows instead of adding them atomically."""
 
     @staticmethod
     def forward(ctx, x: Tensor, indices: Tensor) -> Tensor:
@@ -136,7 +137,7 @@ class _Take(torch.autograd.Function):
 
 
 class _Firsts(torch.autograd.Function):
-    """First row of each document; the gradient is a `where` over all rows, which the compiler can fuse."""
+    """Function of `Packed.firsts`; the gradient is a `where` over all rows, which the compiler can fuse."""
 
     @staticmethod
     def forward(ctx, x: Tensor, first: Tensor, document: Tensor, position: Tensor) -> Tensor:
@@ -150,7 +151,7 @@ class _Firsts(torch.autograd.Function):
 
 
 class _SumChunks(torch.autograd.Function):
-    """Sum over the chunks of each document: x [C, F] -> [B, F] in fp32 or higher."""
+    """Function of `Packed.sum_chunks`: x [C, F] -> [B, F] in fp32 or higher."""
 
     @staticmethod
     def forward(ctx, x: Tensor, one_hot: Tensor, owner: Tensor) -> Tensor:
@@ -164,7 +165,7 @@ class _SumChunks(torch.autograd.Function):
 
 
 class _OfChunks(torch.autograd.Function):
-    """Value of each chunk's document: x [B, F] in fp32 or higher -> [C, F] in another type."""
+    """Function of `Packed.of_chunks`: x [B, F] in fp32 or higher -> [C, F] in `dtype`."""
 
     @staticmethod
     def forward(ctx, x: Tensor, one_hot: Tensor, owner: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,11 +1,11 @@
-"""Library for fp32 matrix products on a CPU: MKL, PyTorch's default, or oneDNN, which is faster on some AMD CPUs.
+"""Choose the library for fp32 matrix products on a CPU: MKL (the default) or oneDNN (faster on some AMD CPUs).
 
 With oneDNN a training step of the text task at the published width takes 0.64 times as long on Zen 5 (family 26), and
 0.98 to 1.02 times as long on Zen 4 (family 25).
 
 PyTorch hands fp32 products to oneDNN if `torch.backends.mkldnn.matmul.fp32_precision` is "bf16". The setting permits
-bf16 products, which oneDNN has only for CPUs with AMX; all others compute in fp32, and one product is compared with
-float64 before oneDNN is used. The setting applies to the whole process, so it is on only during a micro-batch.
+bf16 products, which oneDNN has only for CPUs with AMX. On other CPUs oneDNN computes in fp32, and `lacks` compares one
+product with float64 to verify this. The setting applies to the whole process, so it is on only during a micro-batch.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ from lra.core.errors import UserError
 
 Library = Literal["mkl", "onednn"]
 
-WORTH = 1 << 26  # tokens x width^2 of a micro-batch, at least; below it, code for new shapes costs more than it saves
-BOUND = 3e-6  # maximum relative error of an fp32 product of `SIZE`; in bf16 it is 2e-3
+WORTH = 1 << 26  # minimum tokens * width^2 of a micro-batch for oneDNN, which generates code for every new shape
+BOUND = 3e-6  # maximum relative error of an fp32 product of matrices [SIZE, SIZE]; a bf16 product has 2e-3
 SIZE = 384
 
-ZEN_5 = ("AuthenticAMD", "26")  # vendor and family
+ZEN_5 = ("AuthenticAMD", "26")  # vendor and family in /proc/cpuinfo
 
 _library: Library = "mkl"
 
@@ -33,7 +33,7 @@ def choose(asked: Literal["auto", "mkl", "onednn"]) -> Library:
     """Return the library to use; `auto` selects oneDNN on Zen 5 if it computes in fp32 there, else MKL.
 
     Raises:
-        UserError: oneDNN is asked for and does not compute fp32 products in fp32 here.
+        UserError: `asked` is onednn, but oneDNN does not compute fp32 products in fp32 here.
     """
     cpu = _cpu()
     if asked == "mkl" or (asked == "auto" and (cpu.get("vendor_id"), cpu.get("cpu family")) != ZEN_5):
@@ -45,7 +45,7 @@ def choose(asked: Literal["auto", "mkl", "onednn"]) -> Library:
 
 
 def entry(device: str) -> dict[str, str]:
-    """Return the record's entry for the library in use; empty if the run is not on a CPU."""
+    """Return the record's entry `products`, the library in use; an empty dict if the run is not on a CPU."""
     return {"products": _library} if device == "cpu" else {}
 
 
@@ -62,7 +62,7 @@ def using(library: Library) -> Iterator[None]:
 
 @contextmanager
 def of_micro_batch(tokens: int, width: int) -> Iterator[None]:
-    """Use the library of `using` inside the `with` block, if this micro-batch of a model of this width is large."""
+    """Use the library set by `using` inside the `with` block if `tokens * width**2` is at least `WORTH`, else MKL."""
     if _library == "mkl" or tokens * width**2 < WORTH:
         yield
         return
@@ -94,7 +94,7 @@ def lacks() -> str:
 
 
 def product_error() -> float:
-    """Return the relative error of an fp32 product against float64."""
+    """Return the relative error of one fp32 product, compared with the product in float64."""
     draws = torch.Generator().manual_seed(0)
     a, b = (torch.randn(SIZE, SIZE, generator=draws) for _ in range(2))
     exact = a.double() @ b.double()

@@ -1,4 +1,4 @@
-"""Recurrences over positions in chunks: matrix products within a chunk, and a state from chunk to chunk.
+"""Compute recurrences over positions in chunks: matrix products within a chunk, a state passed between chunks.
 
 All are exactly causal, with time and memory linear in the length L. Decays are given as logarithms, none positive; only
 products of decays are formed, which never overflow.
@@ -16,16 +16,20 @@ from torch.utils.checkpoint import checkpoint
 
 from lra.ops.device import cumulative_sum
 
-CHUNK = 64
-SMALL_CHUNK = 32  # for a decay per channel or a delta rule
-BLOCK = 4  # positions of a block of `channel_scores`
-TILE = 1 << 19  # elements of a tile's queries on a CPU; with half or twice as many a step was 5 % slower
-FAR = -80.0  # summed log decays below it count as -inf: `exp` and products of denormal numbers are many times slower
-HEADROOM = 0.75  # fraction of the exponent range for the decays of a block; the rest is left for their factors
+CHUNK = 64  # number of positions in a chunk
+SMALL_CHUNK = 32  # number of positions in a chunk of a recurrence with a decay per channel or a delta rule
+BLOCK = 4  # number of positions in a block of `channel_scores`
+# Maximum number of query (or, if wider, value) elements in a tile on a CPU; with half or twice as many elements a step
+# was 5 % slower.
+TILE = 1 << 19
+# Summed log decays below this count as -inf, because `exp` and products of denormal numbers are many times slower.
+FAR = -80.0
+# Fraction of the exponent range for the decays of a block; the rest is for the queries and keys that they multiply.
+HEADROOM = 0.75
 
 
 def both_ways(recurrence: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Return recurrence(*inputs) plus its result from the end to the beginning; inputs [..., L, .]."""
+    """Return recurrence(*inputs) plus the recurrence from the last position to the first; inputs [..., L, .]."""
     return recurrence(*inputs) + recurrence(*(x.flip(-2) for x in inputs)).flip(-2)
 
 
@@ -51,7 +55,7 @@ def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: i
     """Compute y_i = sum_{j <= i} sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) v_j in time O(L (C + M) (M + N)).
 
     q, k [..., L, M], v [..., L, N], log_decay g [..., L, 1], shared by all channels, or [..., L, M], not positive
-    -> y [..., L, N]. `chunk`: positions of a chunk with a decay shared by all channels.
+    -> y [..., L, N]. `chunk`: number C of positions in a chunk, used only with a decay shared by all channels.
     """
     length = q.shape[-2]
     if log_decay.shape[-1] == 1:
@@ -76,8 +80,9 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Ten
 def dplr_delta_rule(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor) -> Tensor:
     """Compute y_i = S_i^T q_i for the state S_i = exp(g_i) S_{i-1} + b_i a_i^T S_{i-1} + k_i v_i^T.
 
-    In a chunk z_i = S_{i-1}^T a_i is (1 - A)^-1 (A' v + a S), with A and A' strictly lower triangular, so that a chunk
-    maps the state before it by one matrix [M, M]. Time O(L (SMALL_CHUNK + M) (M + N)).
+    In a chunk that starts from the state S, z_i = S_{i-1}^T a_i is (1 - A)^-1 (A' v + a' S). A and A' are strictly
+    lower triangular, and a' is a times the decay since the chunk's start. So the state after the chunk is a matrix
+    [M, M] times S, plus a term without S. Time O(L (SMALL_CHUNK + M) (M + N)).
 
     q, a, b, k [..., L, M], v [..., L, N], log_decay g [..., L, M], not positive -> y [..., L, N].
 
@@ -86,7 +91,7 @@ def dplr_delta_rule(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tenso
     """
     length = q.shape[-2]
     q, a, b, v, decay, k = in_chunks(min(SMALL_CHUNK, 1 << (length - 1).bit_length()), q, a, b, v, log_decay, k)
-    next_a = pad(a[..., 1:, :], (0, 0, 0, 1))  # shifted by one, since position i reads the state after i - 1
+    next_a = pad(a[..., 1:, :], (0, 0, 0, 1))  # shifted by one: a_i reads the state after position i - 1
     scores, reads, writes, kept = channel_scores(torch.stack([q, next_a], -3), torch.stack([b, k], -3), decay)
     (seen_b, seen_k), (read_b, read_k) = (by_query.unbind(-3) for by_query in scores.unbind(-4))  # each [..., C, C]
     read_b, read_k = (pad(x[..., :-1, :], (0, 0, 1, 0)) for x in (read_b, read_k))  # undo the shift
@@ -112,21 +117,22 @@ def in_chunks(chunk: int, *inputs: Tensor) -> list[Tensor]:
 
 
 def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inputs: Tensor) -> Tensor:
-    """Compute a recurrence tile by tile: `recurrence(*tiles, state)` returns y [T, ..., C, N] and the next state.
+    """Return the outputs [..., L, N] of a recurrence that is computed tile by tile.
 
     The backward pass recomputes a tile, so that only its inputs and the state before it are saved; with the scores of
     all chunks saved, a step would take three times the memory. On a CPU a tile is small enough for most of its tensors
     to stay in the cache; on an accelerator one tile has all chunks.
 
     Args:
-        recurrence: gets tiles [T, ..., C, .], chunks first.
-        chunk: C.
-        inputs: q [..., L, M], k, v [..., L, N], and others [..., L, .]; leading axes broadcast.
+        recurrence: called as `recurrence(*tiles, state)`, with a tile [T, ..., C, .] of each input and the state
+            [..., M, N] before it; returns y [T, ..., C, N] and the next state.
+        chunk: number of positions in a chunk, C.
+        inputs: q and k [..., L, M], v [..., L, N], and others [..., L, .]; leading axes broadcast.
     """
 
     def tile_of(*parts: Tensor) -> tuple[Tensor, Tensor]:
         *tile, state = parts
-        # With chunks first, each tile is contiguous: otherwise every product would copy its factors.
+        # With the chunk axis first, tiles are contiguous; otherwise every product would copy its factors.
         chunks = [x.movedim(-3, 0).contiguous() for x in in_chunks(chunk, *tile)]
         y, state = recurrence(*chunks, state)
         return y.movedim(0, -3).flatten(-3, -2)[..., : tile[0].shape[-2], :], state
@@ -136,7 +142,8 @@ def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inpu
     if q.device.type == "cpu":
         size = chunk * max(1, TILE // (lead.numel() * chunk * max(q.shape[-1], v.shape[-1])))
     state, outputs = v.new_zeros(*lead, q.shape[-1], v.shape[-1]), []
-    aligned = (x[(None,) * (len(lead) + 2 - x.dim())] for x in inputs)  # the same number of axes: chunks come before
+    # All inputs get the same number of axes, since `tile_of` moves chunks before them.
+    aligned = (x[(None,) * (len(lead) + 2 - x.dim())] for x in inputs)
     for tile in zip(*(x.split(size, dim=-2) for x in aligned), strict=True):
         y, state = checkpoint(tile_of, *tile, state, use_reentrant=False, preserve_rng_state=False)
         outputs.append(y)
@@ -144,28 +151,29 @@ def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inpu
 
 
 def _with_head_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a tile of `decayed_product` with g [T, ..., C, 1]."""
+    """Return y and the next state for a tile of `decayed_product` with g [T, ..., C, 1]."""
     between, since, until = head_decays(g)
     before, state = _carry(since[..., -1:, :], (k * until).mT @ v, state)
     return (q @ k.mT * between) @ v + (q * since) @ before, state
 
 
 def _with_channel_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a tile of `decayed_product` with g [T, ..., C, M]."""
+    """Return y and the next state for a tile of `decayed_product` with g [T, ..., C, M]."""
     scores, reads, writes, kept = channel_scores(q.unsqueeze(-3), k.unsqueeze(-3), g)
     before, state = _carry(kept.mT, writes.squeeze(-3).mT @ v, state)
     return scores.squeeze((-4, -3)) @ v + reads.squeeze(-3) @ before, state
 
 
 def _with_corrections(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a tile of `delta_rule`.
+    """Return y and the next state for a tile of `delta_rule`.
 
     In a chunk that starts from the state S, the errors are (1 + A)^-1 (V - K' S) with k'_i = exp(g_1 + ... + g_i) k_i
-    and A_ij = (k_i . b_j k_j) exp(g_{j+1} + ... + g_i) for j < i; both terms are solved for before S is known.
+    and A_ij = (k_i . b_j k_j) exp(g_{j+1} + ... + g_i) for j < i. (1 + A)^-1 V and (1 + A)^-1 K' are computed for all
+    chunks at once; the loop over chunks then applies them to S.
     """
     between, since, until = head_decays(g)
     writes = b * k
-    system = k @ writes.mT * between  # only entries below the diagonal are read
+    system = k @ writes.mT * between  # `solve_triangular` reads only entries below the diagonal
     solved = solve_triangular(system, torch.cat([v, k * since], dim=-1), upper=False, unitriangular=True)
     from_values, by_state = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
     errors, before = [], []
@@ -179,7 +187,10 @@ def _with_corrections(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, sta
 
 
 def _carry(keep: Tensor, added: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the states S_t before each chunk [T, ..., M, N] and the last one, with S_{t+1} = keep_t S_t + added_t."""
+    """Return the states S_t before each chunk [T, ..., M, N] and the state after the last chunk.
+
+    S_{t+1} = keep_t S_t + added_t.
+    """
     before = []
     for kept, new in zip(keep.unbind(), added.unbind(), strict=True):
         before.append(state)
@@ -195,8 +206,8 @@ def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         since: [..., C, 1], decay from the chunk's start through each position.
         until: [..., C, 1], decay after each position to the chunk's end.
     """
-    # In float64: differences of sums after a strong decay keep all digits of fp32, and in the gradient of g the
-    # contribution of a position to itself, which has no decay, cancels.
+    # In float64, so that differences of sums after a strong decay keep all digits of fp32, and so that in the gradient
+    # of g the contribution of a position to itself, which has no decay, cancels.
     within = cumulative_sum(g.double(), -2)
     later = torch.ones(g.shape[-2], g.shape[-2], dtype=torch.bool, device=g.device).triu(1)
     apart = (within - within.mT).to(g.dtype)
@@ -205,11 +216,11 @@ def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i, else 0; chunks of C = 1, 2, 4, ... positions.
+    """Compute the scores sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i, else 0; C is a power of 2.
 
-    Within blocks of a few positions the decay is a quotient of decays since the block's start. Then two neighbouring
-    spans become one of twice the size: for queries in the second and keys in the first, the query is multiplied by the
-    decay since the middle and the key by the decay until the middle, neither above 1.
+    Within blocks of `BLOCK` positions, the decay from j to i is the quotient of their decays since the block's start.
+    Then neighbouring spans are joined in pairs: for a query in the second span and a key in the first, the query is
+    multiplied by the decay since the middle and the key by the decay until the middle. Neither decay exceeds 1.
 
     Args:
         q: P queries of each position [..., P, C, M].
@@ -223,7 +234,8 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
         kept: [..., 1, M], decay of the whole chunk.
     """
     chunk, size = g.shape[-2], min(BLOCK, g.shape[-2])
-    # A quotient within a block must not overflow, so decays are at least exp(-22) in fp32, which is below rounding.
+    # Clamp decays to at least exp(-22) in fp32, so that no quotient within a block overflows. What a smaller decay lets
+    # through is below the rounding error.
     lowest = -HEADROOM * math.log(torch.finfo(g.dtype).max) / (BLOCK - 1)
     first, *others = g.clamp(min=lowest).exp().unflatten(-2, (-1, size)).unbind(-2)  # each [..., blocks, M]
     rows = [torch.ones_like(first)]
@@ -233,12 +245,12 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
     reads = q.unflatten(-2, (-1, size)) * within
     writes = k.unflatten(-2, (-1, size)) / within
     scores = (reads.unsqueeze(-4) @ writes.unsqueeze(-5).mT).tril()  # [..., P, R, blocks, size, size]
-    # `reads` and `writes` are relative to the first position of their block, so a span of blocks needs one decay per
-    # block [..., spans, blocks of a span, M]: through that position since the span's start, and after it until the end.
+    # `reads` and `writes` are relative to the first position of their block, so each block of a span needs two
+    # decays [..., spans, blocks of a span, M]: from the span's start through that position, and after it to the end.
     since, until = first.unsqueeze(-2), rows[-1].unsqueeze(-2)
     kept = since * until
     while size < chunk:
-        since_1, since_2 = since.unflatten(-3, (-1, 2)).unbind(-3)  # of the first and the second span of each pair
+        since_1, since_2 = since.unflatten(-3, (-1, 2)).unbind(-3)  # for the first and the second span of each pair
         until_1, until_2 = until.unflatten(-3, (-1, 2)).unbind(-3)
         kept_1, kept_2 = kept.unflatten(-3, (-1, 2)).unbind(-3)
         scores_1, scores_2 = scores.unflatten(-3, (-1, 2)).unbind(-3)

@@ -202,7 +202,7 @@ class Column:
         return pd.DataFrame([{**names, "kind": "system", **row} for row in (*(c.row() for c in self.cells), *trivial)])
 
     def _by_rate(self) -> list[Cell]:
-        """Return the cells, but of cells that differ only in learning rate only the one that is best in validation."""
+        """Return the cells; of those that differ only in learning rate, only the one with the best validation."""
         groups: dict[tuple[str, str, str], list[Cell]] = {}
         for cell in self.cells:
             groups.setdefault((cell.attention, cell.variant, RATE.sub("", cell.settings).strip()), []).append(cell)

@@ -26,7 +26,7 @@ COLOURS = (  # indexed by a system's position in table order, so that it has one
     "#0072b2", "#009e73", "#7f7f7f", "#8c564b", "#d55e00", "#e69f00", "#cc79a7",
     "#7b3294", "#000000", "#56b4e9", "#b8860b", "#6b8e23", "#17a2b8",
 )  # fmt: skip
-LINES = ("-", "--", ":", "-.")  # line styles, which with the markers distinguish systems of one colour
+LINES = ("-", "--", ":", "-.")  # line styles; with the markers they distinguish systems of the same colour
 DOT, CROSS, RULE = COLOURS[0], COLOURS[4], COLOURS[2]
 GREY = {"color": "#b0b0b0", "linewidth": 0.7, "zorder": 1, "label": "others"}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -39,7 +39,7 @@ Style = dict[str, Any]
 
 
 def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
-    """Return the figure of README.md as SVG, and the panels of index.html as SVG by the title of their figure.
+    """Return the figure of README.md, and a list of panels for each figure of index.html by title, all as SVG.
 
     Figures without data are left out.
     """
@@ -58,14 +58,14 @@ def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
 
 
 def styled() -> AbstractContextManager[None]:
-    """Return a context manager that applies this package's style and ignores matplotlibrc."""
+    """Return a context manager that applies report.mplstyle and ignores the user's matplotlibrc."""
     import matplotlib.style
 
     return matplotlib.style.context(STYLE, after_reset=True)
 
 
 def svg(figure: "Figure") -> str:
-    """Return a figure as SVG without XML header, and without a date, so that equal figures give equal SVG."""
+    """Return a figure as SVG for an HTML page. It has no date, so that equal figures give equal SVG."""
     data = io.StringIO()
     figure.savefig(data, format="svg", metadata={"Date": None, "Creator": None})
     # HTML allows neither an XML header nor a doctype inside a page
@@ -173,7 +173,7 @@ def _seeds(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
 
 
 def _steps(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
-    """Draw the steps of each seed to the goal of the task; return True if there is a goal."""
+    """Draw the number of steps in which each seed reached the goal; return True if the task has a goal."""
     cells = [cell for cell in column.cells if cell.goal is not None]
     for y, cell in enumerate(cells):
         ended = cell.frame[cell.frame.steps.notna()]
@@ -249,7 +249,7 @@ def _cost(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
 
 
 def seconds_axis(axis: "Axes", times: list[float]) -> None:
-    """Set the scale and a few ticks of a time axis: logarithmic if the times differ by more than a factor of three."""
+    """Set a few ticks of a time axis, and a logarithmic scale if the times differ by more than a factor of three."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
     wide = max(times) > 3 * min(times)

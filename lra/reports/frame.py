@@ -22,8 +22,8 @@ from lra.records.runs import Run, declared
 from lra.reports.published import Published
 from lra.reports.statistics import not_above
 
-MAJORITY = "majority class"  # name of this baseline in records
-FITTED = ("bag of", "centroid", "convolution")  # these words are in the names of baselines that fit weights to the data
+MAJORITY = "majority class"  # name of the majority-class baseline in records
+FITTED = ("bag of", "centroid", "convolution")  # words in the names of baselines that fit weights to data
 MILESTONES = ("50", "90", "99")  # validation accuracies in percent
 LARGEST = 1e15  # a perplexity above this is treated as infinite
 COLUMN = ["protocol", "selection", "task"]  # values that identify a column of a table
@@ -32,7 +32,7 @@ INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # colum
 
 
 def runs_frame(folder: Path, runs: list[Run], published: Published, selection: str | None = None) -> pd.DataFrame:
-    """Return a DataFrame with one row per run, in the order of tables.
+    """Return a DataFrame with one row per run, in the order of table columns, then of table rows.
 
     The column `run` holds the `Run`, or None for a missing run. `score` is the test result by the rule `selection`, or
     by the rule in the run's recipe if `selection` is None; it is NaN if the run is not finished.
@@ -42,7 +42,7 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
             settings that no table shows.
     """
     if selection and not any(selection in run.record.test for run in runs):
-        raise UserError(f"--selection {selection}: no run below {folder} has it; leave the option out")
+        raise UserError(f"--selection {selection}: no run below {folder} has this result; leave the option out")
     announced = {cell.folder: cell for cell in declared(folder).cells}
     rows = [_of_run(run, selection) for run in runs]
     for row in rows:
@@ -142,11 +142,11 @@ def _missing(cell: DeclaredCell, seed: int, selection: str | None) -> dict[str, 
 
 
 def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
-    """Return a short name for each task, by task.
+    """Return short names of tasks, by task.
 
-    It is the title of the task, or else the title of the task without options plus a suffix for deviations from the
-    published data: `ListOps-short` or `-small` for other sizes, `Image-copies` for other images. A task without a title
-    keeps its name, without options. Equal names are numbered.
+    A short name is the title of the task, or else the title of the task without options plus a suffix for deviations
+    from the published data: `ListOps-short` or `-small` for other sizes, `Image-copies` for other images. A task
+    without a title keeps its name, without options. Equal names are numbered.
     """
     names: dict[str, str] = {}
     for task in tasks:
@@ -231,8 +231,7 @@ def conflict(runs: list[Run], shared: str) -> str:
     `shared` names what these runs share in the table: `a cell` or `a column`.
     """
     values = _pooled if shared == "a cell" else _compared
-    # all runs are compared with the first one. It has a digest of the data if any run has, because a comparison with
-    # an unknown digest finds no difference.
+    # runs are compared with the first one; runs without a digest of the data, which match any data, come last
     runs = sorted(runs, key=lambda run: run.record.provenance.data_sha256 is None)
     for run in runs[1:]:
         # tables show `record.settings`, so that cells of a column may differ in them

@@ -22,7 +22,12 @@ class _Strict(BaseModel):
 
 
 class PublishedSystem(_Strict):
-    """A table row, for runs with this attention and variant if they are set; `system=OPTION` trains such runs."""
+    """A table row.
+
+    Attributes:
+        option: value of `system=` that trains this system; None if there is none.
+        attention, variant: options of the runs in this row; None if lra cannot train the system.
+    """
 
     name: Text
     option: Text | None = None
@@ -85,16 +90,16 @@ class Published:
             self.baselines |= file.baselines
             for system in file.systems:
                 if system.name in self.systems:
-                    raise UserError(f"{path}: system {system.name!r} is known already; give it another name")
+                    raise UserError(f"{path}: system {system.name!r} exists already; give it another name")
                 self.systems[system.name] = system
             for source in file.sources:
                 if source.name in (table.name for table in self.sources):
-                    raise UserError(f"{path}: source {source.name!r} is known already; give it another name")
+                    raise UserError(f"{path}: source {source.name!r} exists already; give it another name")
                 self.sources.append(source)
         self._rows = {(row.attention, row.variant): row for row in self.systems.values() if row.attention}
 
     def add(self, attention: str, variant: str, row: TableName | dict[str, str] | None) -> None:
-        """Add a table row for a user's attention, unless one has this name, or this attention and variant."""
+        """Add a table row for a user's attention, unless the name, or the attention and variant, already have one."""
         if row is None or (attention, variant) in self._rows:
             return
         row = row if isinstance(row, TableName) else TableName(**row)
@@ -123,7 +128,7 @@ class Published:
         return row, *key, natural, settings
 
     def task_order(self, task: str) -> tuple:
-        """Return a sort key of columns: tasks in the order of `tasks`, before `TASK (...)`; then others by name."""
+        """Return a sort key: the task's index in `tasks`, or that of TASK for `TASK (...)`. Other tasks are last."""
         tasks = list(self.tasks)
         name = task if task in tasks else task.partition(" (")[0]
         return (tasks.index(name) if name in tasks else len(tasks), task)

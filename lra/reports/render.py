@@ -12,7 +12,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 TEX = {
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
     **{letter: f"${letter}$" for letter in "<>|"},
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # [ or * after the \\ that ends a row would be its option
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row, \\ would read [ or * as its option
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "\n": r"\\", "±": r"$\pm$", "²": "$^2$", "−": "$-$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
     "…": r"\ldots{}",
@@ -68,7 +68,7 @@ def _tex_cell(text: str) -> str:
 
 
 def tex(text: str) -> str:
-    """Escape a text for LaTeX. Letters outside `TEX` and European languages need LuaLaTeX and a suitable font."""
+    """Escape a text for LaTeX. Letters that are neither in `TEX` nor European need LuaLaTeX and a suitable font."""
     text = re.sub("[" + re.escape("".join(TEX)) + "]", lambda found: TEX[found[0]], text)
     text = re.sub("`(.*?)`", r"\\texttt{\1}", text)
     return re.sub(r"√(\w)?", lambda found: rf"$\sqrt{{{found[1] or ''}}}$", text)
@@ -97,15 +97,15 @@ def _is_number(value: Any) -> bool:
 
 
 @cache
-def template(name: str) -> Template:
-    """Load a Jinja template of a report, with the escaping functions of this module as filters."""
+def template(name: str, folder: Path = TEMPLATES) -> Template:
+    """Load a Jinja template of a report, or of another folder, with functions of this module as filters."""
     brackets: dict[str, Any] = {}
     if name == "table.tex.j2":  # Jinja's {{ }} and {% %} would clash with LaTeX
         brackets = {"variable_start_string": "<<", "variable_end_string": ">>"}
         brackets |= {"block_start_string": "<%", "block_end_string": "%>"}
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=name == "page.html.j2", undefined=StrictUndefined,
+        loader=FileSystemLoader(folder), autoescape=name == "page.html.j2", undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, **brackets,
     )  # fmt: skip
-    environment.filters |= {"md": escape, "tex": tex, "cell": _tex_cell}
+    environment.filters |= {"md": escape, "tex": tex, "cell": _tex_cell, "mean_sd": mean_sd, "number": number}
     return environment.get_template(name)

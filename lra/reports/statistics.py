@@ -1,4 +1,4 @@
-"""Compute the statistics of a report. Functions import SciPy and statsmodels when called, because that is slow."""
+"""Compute the statistics of a report. Functions import SciPy and statsmodels, because these imports are slow."""
 
 import math
 from collections.abc import Sequence
@@ -109,7 +109,10 @@ class Comparison:
 def compare(
     first: Sequence[float], other: Sequence[float], margin: float, *, lower_is_better: bool = False
 ) -> Comparison:
-    """Compare two cells by their scores: the difference is the mean of `first` minus the mean of `other`."""
+    """Compare the scores of two cells.
+
+    The difference is the mean of `first` minus the mean of `other`. Differences within `margin` count as equivalent.
+    """
     from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
     if not first or not other:
@@ -135,7 +138,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def not_above(correct: int, examples: int, percent: float) -> bool:
-    """Return True if the 95 % Wilson interval of an accuracy is not entirely above `percent`."""
+    """Return True if the 95 % Wilson interval of the accuracy `correct / examples` is not entirely above `percent`."""
     from statsmodels.stats.proportion import proportion_confint
 
     low, _ = proportion_confint(correct, examples, alpha=1 - LEVEL, method="wilson")

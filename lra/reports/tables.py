@@ -14,7 +14,7 @@ MARK = "*"  # marks a difference that is significant after Holm's correction
 
 
 class Footnotes:
-    """Assigns letters to footnotes in the order in which they are first marked."""
+    """Letters of footnotes, assigned in the order in which the footnotes are first marked."""
 
     def __init__(self) -> None:
         self.letters: dict[str, str] = {}

@@ -17,7 +17,7 @@ from lra.records.runs import Run
 from lra.reports import Report
 
 WIDTH = 120  # maximum number of characters printed from a line that does not match
-NAMED = ("# Results: ", r"\label{tab:")  # beginnings of lines with the folder's name: a copy of it may have another
+NAMED = ("# Results: ", r"\label{tab:")  # such lines contain the folder's name, which may differ in a copy
 
 
 def verify(folder: Path, selection: str | None = None) -> tuple[int, list[str]]:
@@ -107,7 +107,7 @@ def _of_groups(record: RunRecord) -> Iterator[str]:
 
 
 def _of_validation(run: Run) -> Iterator[str]:
-    """Yield a message where the best or last validation result of a record differs from the run's metrics."""
+    """Yield a message for each validation result, and for the number of steps, that differs from the run's metrics."""
     lines = [line for line in run.metrics if "phase" not in line and line.get("val_accuracy") is not None]
     measured = {line["step"]: (line["val_accuracy"], line.get("val_loss")) for line in lines}
     for name, result in run.record.validation.items():

@@ -1,1 +1,1 @@
-"""Runs: settings, folder, training and test, loggers, reruns."""
+"""Train, test, resume and rerun single runs, each in its folder."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not w
     from lra.network.model import Model
 
 Value = TypeVar("Value")
-PRETRAINED = "pretrained"  # the folder of pretrained weights in the cache
+PRETRAINED = "pretrained"  # name of the cache folder that holds pretrained weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,10 @@ class Components:
     """The task, model and recipe of a configuration, checked and not yet trained.
 
     Attributes:
-        full_pattern: True if the mixers compute full attention at this length.
+        parameters: number of parameters of the model.
+        full_pattern: True if the mixers compute full attention at the task's maximum length.
         row: name and complexity for tables if the attention is from outside lra, else None.
-        scan: recurrence of the mixers, if several backends can compute it.
+        scan: recurrence of the mixers if several backends can compute it, else None.
     """
 
     builder: TaskBuilder
@@ -52,7 +53,7 @@ class Components:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingPhase:
-    """Self-pretraining before a run; `settings` is the configuration of the pretraining, which decides its weights."""
+    """Self-pretraining before a run; `settings` is its configuration, which determines the pretrained weights."""
 
     options: Pretrain
     settings: Settings
@@ -73,12 +74,12 @@ def assemble(settings: Settings) -> Components:
             f"train.micro_batch={recipe.micro_batch}: model.norm_over=batch takes the moments of a whole batch; use "
             f"train.micro_batch={recipe.batch_size}"
         )
-    _ = settings.start, loggers_of(settings)  # raise UserError for wrong options or a missing file
+    _ = settings.start, loggers_of(settings)  # both raise UserError: for wrong options, or a missing file
     model = _frozen_and_grouped(designed, recipe)
     with configure.blamed("attention", settings.attention):
         made = without_memory(lambda: model(builder.spec))
     mixer, row = made.blocks[0].mixer, None
-    if type(mixer).__module__.split(".")[0] != "lra":  # the report knows the names of lra's own
+    if type(mixer).__module__.split(".")[0] != "lra":  # reports have the names of lra's own mixers
         row = {"name": mixer.info.name or type(mixer).__name__, "complexity": f"O({mixer.info.complexity})"}
     components = Components(
         builder=builder,
@@ -124,11 +125,11 @@ def _frozen_and_grouped(designed: "Callable[[TaskSpec], Model]", recipe: Recipe)
 
 
 def _pretraining(settings: Settings, options: Pretrain, components: Components, final: "Model") -> PretrainingPhase:
-    """Assemble the pretraining. Raises UserError if it would not provide all weights of `final` but the head."""
+    """Return the pretraining phase. Raises UserError if it would not provide all weights of `final` except the head."""
     if settings.init is not None:
-        raise UserError("pretrain, init: both would say what the model starts from; use init=scratch or pretrain=none")
+        raise UserError("pretrain, init: both set the initial weights; use init=scratch or pretrain=none")
     recipe = parsed(Recipe, {**asdict(settings.train), **options.train}, "pretrain.train.")
-    # Every position is predicted, so nothing is pooled; `cls` keeps the CLS token in the sequence.
+    # Pretraining predicts every position, so it pools nothing, but `pooling=cls` also adds the CLS token.
     model = replace(
         settings.model, pooling="cls" if settings.model.pooling == "cls" else "mean", pair_features="concat"
     )
@@ -142,9 +143,9 @@ def _pretraining(settings: Settings, options: Pretrain, components: Components, 
         seed=settings.seed if options.seed is None else options.seed,
         model=model,
         train=recipe,
-        # Both are in `seed` and `train` by now: runs share the weights of a pretraining however they write them.
+        # `seed` and `train` above include both. They are reset here so that equal pretrainings have equal keys.
         pretrain=replace(options, seed=None, train={}),
-        probe=None,  # it measures blocks, and changes no weights
+        probe=None,  # a probe changes no weights
     )
     return PretrainingPhase(
         options=options, settings=phase_settings, components=replace(components, model=pretrained, recipe=recipe)
@@ -154,23 +155,23 @@ def _pretraining(settings: Settings, options: Pretrain, components: Components, 
 def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size: int) -> None:
     """Raise UserError if pretraining would not provide a weight of `final`.
 
-    The pretrained model `made` may lack it or have it in another shape, as a causal form may; or `final` has frozen a
-    weight that is not pretrained.
+    This is so if the pretrained model `made` lacks the weight or has it in another shape, as causal mixers may, or if
+    `final` freezes a weight that is not pretrained.
     """
     pretrained, wanted = (carried(model.state_dict(), vocab_size) for model in (made, final))
     for name, value in wanted.items():
         if name not in pretrained or pretrained[name].shape != value.shape:
             raise UserError(
-                f"pretrain.objective={options.objective}: a pretraining leaves no {name} of shape {list(value.shape)}; "
+                f"pretrain.objective={options.objective}: pretraining provides no {name} of shape {list(value.shape)}; "
                 "use pretrain=masked or pretrain=none"
             )
     for name, parameter in final.named_parameters():
         if not parameter.requires_grad and name not in wanted:
-            raise UserError(f"train.freeze: {name} would stay as it was drawn, since no pretraining leaves it")
+            raise UserError(f"train.freeze: {name} would keep its random values, since pretraining does not provide it")
 
 
 def check_attention(settings: Settings, components: Components) -> None:
-    """Raise UserError if an attention from outside lra fails a correctness check or cannot compute here."""
+    """Raise UserError if an attention from outside lra fails a correctness check or cannot compute on this device."""
     if components.row is None:
         return
     import torch
@@ -197,7 +198,7 @@ class Job:
     """One run to train, with its cell and its index in a sweep.
 
     Args:
-        title: prefix of its messages.
+        title: prefix of the run's messages.
         number: index of the run in its sweep.
         search: True for a trial of a hyper-parameter search, which prints its validation score, not the test score.
     """
@@ -216,7 +217,7 @@ class Job:
 
     @property
     def labels(self) -> dict[str, Any]:
-        """Part of the record that is known before training."""
+        """Entries of the record that are known before training."""
         spec = self.components.builder.spec
         return {
             "task": spec.name,

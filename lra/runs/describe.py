@@ -1,4 +1,4 @@
-"""`describe=true`: parameters, learning rates and FLOPs of a run, which need no data; and one measured step."""
+"""Describe a run without training it: parameters, learning rates, FLOPs and the measured time of a step."""
 
 import json
 import math
@@ -25,7 +25,7 @@ from lra.training.optimizer import make_optimizer, update
 from lra.training.recipe import Recipe
 from lra.training.trainer import compute_gradient
 
-QUICK_SECONDS = 0.25  # if the forward pass of one example takes less, a whole micro-batch is timed
+QUICK_SECONDS = 0.25  # a whole micro-batch is timed if the forward pass of one example takes less than this
 
 
 def print_summary(job: Job, measured: bool) -> None:
@@ -37,10 +37,10 @@ def print_summary(job: Job, measured: bool) -> None:
 
 
 def describe(components: Components) -> dict[str, Any]:
-    """Return parameters, learning rates [step, rate], tokens and FLOPs of a step.
+    """Return the number of parameters, pairs [step, learning rate], and the tokens and FLOPs of a step.
 
-    `counter` counts FLOPs in matrix products, convolutions and Fourier transforms only: a recurrence of elementwise
-    products has almost none, however long it takes.
+    FLOPs are those of matrix products, convolutions and Fourier transforms, so a recurrence of elementwise products has
+    almost none, however long it takes.
     """
     recipe, spec = components.recipe, components.builder.spec
 
@@ -68,13 +68,13 @@ def describe(components: Components) -> dict[str, Any]:
 
 
 def measure_step(settings: Settings, components: Components) -> dict[str, Any]:
-    """Measure a step on random documents of the greatest length.
+    """Measure a step on random documents of the maximum length.
 
     Returns:
         examples: number of examples timed: a micro-batch, or 1 if one example is slow.
         step_seconds: time of a step on a whole batch, extrapolated from `examples`.
         hours: time of all steps at this length, without evaluations; batches of shorter documents take less.
-        peak_memory_bytes: None where the system does not report it.
+        peak_memory_bytes: peak memory of the device or process; None if the system does not report it.
     """
     recipe, spec, seed = components.recipe, components.builder.spec, settings.seed
     keep_memory()
@@ -85,7 +85,7 @@ def measure_step(settings: Settings, components: Components) -> dict[str, Any]:
     optimizer = make_optimizer(model, recipe)
     split, first = random_split(spec, recipe.micro_batch, seed), np.arange(1)
 
-    # One example first: its time decides how many are worth timing.
+    # Time one example first, to decide whether a whole micro-batch is fast enough.
     model.train()
     model.redraw(seed, 0)
     part = read(split, first, first, spec.max_len)
@@ -111,13 +111,13 @@ def measure_step(settings: Settings, components: Components) -> dict[str, Any]:
 
 
 def _rates(recipe: Recipe) -> list[list[float]]:
-    """Return [step, learning rate] at the steps where the schedule changes."""
+    """Return pairs [step, learning rate] at the steps where the schedule changes."""
     turns = {0, 1, recipe.warmup, max(0, recipe.steps - (recipe.cooldown or 0)), recipe.steps}
     return [[step, recipe.learning_rate(step)] for step in sorted(turns)]
 
 
 def parameters(model: Model) -> dict[str, int]:
-    """Count all parameters, and those that are trained."""
+    """Return the number of all parameters and of those that are trained."""
     every = list(model.parameters())
     return {
         "parameters": sum(parameter.numel() for parameter in every),
@@ -126,23 +126,25 @@ def parameters(model: Model) -> dict[str, int]:
 
 
 def counter() -> FlopCounterMode:
-    """Return a counter of FLOPs in products, convolutions and Fourier transforms."""
+    """Return a counter of FLOPs in matrix products, convolutions and Fourier transforms."""
     return FlopCounterMode(display=False, custom_mapping=FORMULAS)
 
 
 def _fourier(x: torch.Size, axes: Sequence[int], *_: Any, **__: Any) -> int:
-    """Count 5 n log2(n) FLOPs for each transform of n numbers, the cost of a radix-2 FFT."""
+    """Return 5 n log2(n) FLOPs for each transform of n numbers, the cost of a radix-2 FFT."""
     return round(5 * x.numel() * math.log2(math.prod(x[axis] for axis in axes)))
 
 
-FORMULAS: dict[Any, Callable[..., int]] = {  # FLOPs from shapes; torch counts fused attention only on accelerators
-    # [B, M, K] times [B, K, N]; torch's own formula fails if the type of the result is given
+FORMULAS: dict[Any, Callable[..., int]] = {  # FLOPs from shapes, where torch has no formula or a wrong one
+    # [B, M, K] times [B, K, N]; torch's own formula fails if the call sets the type of the result
     torch.ops.aten.bmm: lambda first, other, *_, **__: 2 * first.numel() * other[-1],
+    # torch counts fused attention on accelerators only
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
         lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)
     ),
     torch.ops.aten._fft_c2c: _fourier,
+    # real inputs or outputs take half the FLOPs of complex ones
     torch.ops.aten._fft_r2c: lambda x, axes, *_, **__: _fourier(x, axes) // 2,
     torch.ops.aten._fft_c2r: lambda x, axes, *_, out_shape, **__: _fourier(out_shape, axes) // 2,
 }
@@ -153,6 +155,7 @@ def random_split(spec: TaskSpec, examples: int, seed: int) -> Split:
     rng, length = streams.generator(seed, "check"), spec.max_len
     answers = rng.integers(0, spec.classes, examples if spec.objective == "classify" else examples * length)
     document = {
+        # One document, which every example repeats; windows of a language model start at its first `examples` tokens.
         "tokens": rng.integers(1, spec.vocab_size, length + examples, dtype=np.uint16),
         "offsets": np.array([0, length]),
         "index": np.zeros(examples * spec.documents, dtype=int),

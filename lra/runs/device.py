@@ -1,4 +1,4 @@
-"""Device, threads and memory of a run."""
+"""Choose the device and number of threads of a run, and configure and measure its memory."""
 
 import ctypes
 import os
@@ -11,11 +11,11 @@ from lra.core.errors import UserError
 from lra.datasets.task import default_workers
 from lra.training import distributed
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # parameters of mallopt(3), which Python has no names for
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # parameter numbers of mallopt(3), from malloc.h
 
 
 def device_of(name: str) -> str:
-    """Return cpu or cuda; auto is cuda if there is a GPU. Raises UserError for cuda without one."""
+    """Return `cpu` or `cuda`; `auto` means CUDA if there is a GPU. Raises UserError for `cuda` without a GPU."""
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise UserError("device=cuda: no CUDA device is available; use device=auto or device=cpu")
@@ -23,14 +23,14 @@ def device_of(name: str) -> str:
 
 
 def reproducible() -> None:
-    """Use deterministic algorithms only, without filling uninitialised memory, which takes 1 % of a step on a CPU."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, older PyTorch refuses products on CUDA
+    """Use deterministic algorithms only; do not fill uninitialised memory, which would take 1 % of a step on a CPU."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # older PyTorch needs it for CUDA products
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def keep_memory() -> None:
-    """Let glibc keep freed blocks above 32 MiB, and let PyTorch keep the products of few shapes; call it first.
+    """Make glibc reuse freed blocks above 32 MiB and PyTorch cache fewer products; call it before the first product.
 
     By default glibc unmaps large blocks, and the system clears new ones for every operation, which takes a tenth to a
     third of a training step on a CPU.
@@ -39,32 +39,32 @@ def keep_memory() -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-    # oneDNN, and PyTorch's cache above it, keep half a megabyte for each of the last 1,024 shapes of a product. Few
-    # micro-batches of real text have a shape in common, and what is kept cuts the memory between large tensors in
-    # pieces: a text run at the published width had 2.7 GB after 24 steps, and 7 GB within an hour; with 64 shapes it
-    # has 1.3 GB from step 10 to 36, and 3.3 GB in evaluations of 32 reviews at once. Both caches read their variable at
-    # the first product.
+    # By default oneDNN, and PyTorch's cache above it, store half a megabyte for each of the last 1,024 shapes of a
+    # product. Micro-batches of real text rarely have equal shapes, and the stored blocks fragment the memory between
+    # large tensors: a text run at the published width used 2.7 GB after 24 steps and 7 GB within an hour. With 64
+    # shapes it uses 1.3 GB from step 10 to 36, and 3.3 GB in evaluations of 32 reviews at once. Both caches read their
+    # variable at the first product.
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, "64")
 
 
 def assign_gpu(device: str, number: int) -> None:
-    """Give the `number`-th job of a sweep one of several GPUs. A rank of torchrun takes GPU LOCAL_RANK."""
+    """Use GPU `number % count` for job `number` of a sweep. Under torchrun, `joined` chooses the GPU by LOCAL_RANK."""
     if device == "cuda" and distributed.started_with() == 1:
         torch.cuda.set_device(number % torch.cuda.device_count())
 
 
 def threads_at_hand() -> int:
-    """Return the number of CPU cores for this process: its launcher's limit, or the machine's divided by its ranks."""
+    """Return the number of threads for this process: its launcher's limit, or the machine's cores / its ranks."""
     for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
-        granted = os.environ.get(name, "").partition(",")[0]  # OpenMP takes a list, one for each nesting level
+        granted = os.environ.get(name, "").partition(",")[0]  # OMP_NUM_THREADS may list a number per nesting level
         if granted.isdecimal():
             return max(1, int(granted))
     return max(1, default_workers() // distributed.local()[1])
 
 
 class PeakMemory:
-    """Peak memory in bytes since construction: of the device, or the resident memory of this process on Linux."""
+    """Meter of the peak memory since construction: GPU memory, or on Linux the resident memory of this process."""
 
     def __init__(self, device: str) -> None:
         self._cuda, self._reset = device == "cuda", False
@@ -72,14 +72,14 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats()
             return
         with suppress(OSError):  # not Linux
-            Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+            Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets VmHWM, the peak
             self._reset = True
 
     def read(self) -> int | None:
-        """Return the peak in bytes; None where the system does not report it."""
+        """Return the peak in bytes, or None if the system does not report it."""
         if self._cuda:
             return torch.cuda.max_memory_allocated()
         if not self._reset:
             return None
         status = Path("/proc/self/status").read_text(encoding="utf-8")
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024  # the file has kB

@@ -1,4 +1,4 @@
-"""Initial weights of a run: drawn, loaded from another training, or from a pretraining that several runs share.
+"""Set the initial weights of a run: random, from a file, or from a pretraining that several runs share.
 
 A pretraining is computed once, in a folder of the cache, under a lock. The folder is named by a digest of everything
 that decides the weights: the settings of the pretraining, the data and the environment.
@@ -30,25 +30,25 @@ from lra.training.optimizer import Diverged
 from lra.training.recipe import Pretrain, carried
 from lra.training.trainer import Output, Trainer
 
-KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # entries of a pretraining in the record of a run
+KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # copied from a pretraining's record to the run's
 FOREVER = -1  # timeout of a lock: wait without limit
-TAKEN = ["embedding", "mixer", "feed_forward", "norms"]  # groups of pretrained weights that a run loads: no head
+TAKEN = ["embedding", "mixer", "feed_forward", "norms"]  # groups of pretrained weights to load, all but the head
 
 
 def draw_model(components: Components, spec: TaskSpec, seed: int) -> Model:
-    """Draw the initial weights of a model, on the CPU so that they are equal on every device."""
+    """Return a model with random initial weights, drawn on the CPU so that they are equal on every device."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(streams.key(seed, "init")[0] >> 1))
         return components.model(spec)
 
 
 def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
-    """Load the weights that `init` names into the model; return their entry in the record, empty without `init`."""
+    """Load the weights that `init` names into the model; return a record entry about them, empty without `init`."""
     start = job.settings.start
     if start is None:
         return {}
     report = start.load(model, task)
-    not_loaded = [f"; {sum(names.values())} as drawn: {reason}" for reason, names in report["left"].items()]
+    not_loaded = [f"; {sum(names.values())} random: {reason}" for reason, names in report["left"].items()]
     say(f"{job.title}: {sum(report['taken'].values())} tensors from {start.path}{''.join(not_loaded)}")
     return {"init": report}
 
@@ -58,7 +58,7 @@ def trainer_of(
 ) -> Trainer:
     """Return the trainer of a job at its first step; `log` receives the lines of `metrics.jsonl`."""
     settings, recipe = job.settings, job.settings.train
-    environment = {  # a run resumes only where all of it is the same, since any change may change bits
+    environment = {  # a run resumes only if all of this is unchanged, since any change may alter results
         **provenance.environment(task.digest, device),
         "processes": distributed.count(),
         "precision": settings.precision,
@@ -80,7 +80,7 @@ def trainer_of(
 
 
 def training_summary(trainer: Trainer) -> dict[str, Any]:
-    """Return the part of the record about a training, and about the pretraining before it."""
+    """Return the record's entries about a training and the pretraining before it."""
     run, train = trainer.output.run, trainer.seconds["train"]
     summary = {
         "steps": trainer.step,
@@ -101,7 +101,7 @@ def training_summary(trainer: Trainer) -> dict[str, Any]:
 
 
 def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, stop: StopFlag) -> None:
-    """Load the weights of a run's pretraining into its trainer, with its record entry and its lines of `metrics.jsonl`.
+    """Load a run's pretrained weights, their record entry and their lines of `metrics.jsonl` into its trainer.
 
     The first run that needs a pretraining computes it.
 
@@ -111,7 +111,7 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
     """
     task, seed = trainer.task, phase.settings.seed
     conditions = {**provenance.environment(task.digest, device), "processes": distributed.count()}
-    if products.entry(device) == {"products": "onednn"}:  # MKL, the default, is not part of the name
+    if products.entry(device) == {"products": "onednn"}:  # MKL is the default, so the digest leaves it out
         conditions |= products.entry(device)
     name = digest({**phase.settings.config_key, "environment": conditions})
     pretraining = Job(
@@ -125,14 +125,14 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
     if main:
         folder.mkdir(parents=True, exist_ok=True)
         if other := files.holder(folder / LOCK):
-            say(f"{pretraining.title}: waits for the same weights ({other})")
-    # Of runs that start together one pretrains; the others wait for its lock, and load the weights.
+            say(f"{pretraining.title}: waits until these weights are computed ({other})")
+    # Of runs that start together, the one that gets the lock pretrains; the others wait, then load its weights.
     with files.hold(folder / LOCK, FOREVER) if main else nullcontext():
         distributed.all_reduce_sum(0)  # the other ranks wait until rank 0 has the lock
         done = distributed.first_from_any_rank(record.read(folder / RECORD) if (folder / RECORD).exists() else None)
         if done is None:
             done = _pretrain(pretraining, phase.options, task, name, device, stop)
-        if main:  # an earlier run may have been killed before it removed this file
+        if main:  # not earlier: a process may be killed between record and removal
             checkpoint.remove(folder)
     report = Checkpoint(folder=str(folder), take=TAKEN).load(trainer.model, task)
     say(f"{job.title}: pretrained weights from {folder} (loss {done['validation']['best']['loss']:.4f})")
@@ -146,11 +146,11 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
 def _pretrain(
     pretraining: Job, options: Pretrain, task: Task, name: str, device: str, stop: StopFlag
 ) -> dict[str, Any]:
-    """Train from the last checkpoint, if any; save the weights with the best validation; return the summary.
+    """Pretrain, from the last checkpoint if any, save the weights with the best validation, and return the summary.
 
     Args:
         task: the task whose inputs are learned.
-        name: digest of all that decides the weights.
+        name: digest of everything that determines the weights.
     """
     started, settings, folder = provenance.now(), pretraining.settings, pretraining.folder
     inputs = options.task(task, settings.seed)
@@ -175,5 +175,5 @@ def _pretrain(
             "provenance": provenance.provenance(config, inputs.digest, device, settings.precision, started),
         }
         record.write(folder, made | entries)  # last: a folder with a record is complete
-    distributed.all_reduce_sum(0)  # the other ranks wait for the files of rank 0, which they read
+    distributed.all_reduce_sum(0)  # the other ranks wait until rank 0 has written the files that they read
     return made

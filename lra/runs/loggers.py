@@ -1,10 +1,10 @@
-"""Loggers show the lines of `metrics.jsonl` in other tools while a run trains; no result depends on them.
+"""Send the lines of `metrics.jsonl` to TensorBoard, Weights & Biases or a user's logger while a run trains.
 
-If a logger fails, one line is printed, and the run continues with its other loggers.
+No result depends on a logger. If one fails, a line is printed, and the run continues with its other loggers.
 
-A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`; its attribute `files` is a pattern
+A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`. Its attribute `files` is a pattern
 of the files that it writes into a run's folder. A resumed run starts its loggers again and logs every line again, which
-replaces what an earlier process wrote. A finished run is logged to loggers that have no files in its folder.
+replaces what an earlier process wrote. A finished run is logged only to loggers that have no files in its folder.
 """
 
 import json
@@ -23,15 +23,15 @@ from lra.datasets.task import best_baseline
 from lra.records.runs import read_kept
 from lra.runs.settings import Settings
 
-if TYPE_CHECKING:  # lra.runs.build checks the options of loggers
+if TYPE_CHECKING:  # lra.runs.build imports this module to check the options of loggers
     from lra.runs.build import Job
 
-TAGS = ("task", "attention", "variant", "protocol")  # attributes of a cell
-TAG_CHARACTERS, NAME_CHARACTERS = 64, 128  # the limits of Weights & Biases
+TAGS = ("task", "attention", "variant", "protocol")  # attributes of a cell that become tags
+TAG_CHARACTERS, NAME_CHARACTERS = 64, 128  # maximum lengths in Weights & Biases
 
 
 class TensorBoard:
-    """Event files in the run's folder: scalars, and a row of the HPARAMS tab."""
+    """Logger that writes event files into the run's folder: scalars, and a row of the HPARAMS tab."""
 
     files = "events.out.tfevents.*"
 
@@ -44,21 +44,22 @@ class TensorBoard:
 
         first = {name.title(): getattr(job.cell, name) for name in TAGS} | {"Seed": job.settings.seed}
         options = {
-            key: value if isinstance(value, bool | int | float | str) else json.dumps(value)  # types that HPARAMS takes
+            # HPARAMS takes only values of these types
+            key: value if isinstance(value, bool | int | float | str) else json.dumps(value)
             for key, value in configure.dotted(job.settings.config_key)
             if not isinstance(value, dict) and not key.endswith("_partial_")
         }
-        self._config = first | options  # capitalised names are the first columns of the HPARAMS table
+        self._config = first | options  # HPARAMS lists capitalised names first, so the cell before the options
         self._writer = SummaryWriter(job.folder, purge_step=0)
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        """Add scalars."""
+        """Write the values of a step as scalars."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def finish(self, step: int, test: dict[str, float | str]) -> None:
-        """Log the scores of the weights of `step`; `test` is empty if the run did not finish."""
+        """Write the test scores of the weights after `step` updates; `test` is empty if the run did not finish."""
         if test:
             numbers = {name: value for name, value in test.items() if not isinstance(value, str)}
             self._writer.add_hparams(self._config, numbers, run_name=".", global_step=step)
@@ -67,7 +68,7 @@ class TensorBoard:
 
 @dataclass(kw_only=True)
 class Wandb:
-    """A run of Weights & Biases, by default offline in the run's folder, for `wandb sync` to send."""
+    """Logger that writes a Weights & Biases run, by default offline into the run's folder; `wandb sync` uploads it."""
 
     files: ClassVar = "wandb/*run-*"
     mode: Literal["offline", "online", "shared", "disabled"]
@@ -79,13 +80,13 @@ class Wandb:
         _require("wandb")
 
     def start(self, job: "Job") -> None:
-        """Start the run; a resumed run keeps its id."""
+        """Start the Weights & Biases run, with the same id when a run resumes."""
         import wandb
 
         tags = {name: getattr(job.cell, name) for name in TAGS}
         config = {"cell": tags | job.cell.settings, **job.settings.config_key}
         run_id = digest({"config": config, "folder": job.folder.as_posix()})[:16]
-        # Every line is logged again, so the files of an earlier process would be sent twice.
+        # A resumed run logs every line again, so `wandb sync` would upload lines of an earlier process twice.
         for earlier in (job.folder / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(earlier)
         self._run = wandb.init(
@@ -96,7 +97,7 @@ class Wandb:
             id=run_id,
             resume="allow",
             reinit="create_new",
-            group=shortened(str(job.cell), NAME_CHARACTERS),  # shared by its seeds
+            group=shortened(str(job.cell), NAME_CHARACTERS),  # the seeds of a cell form one group
             name=shortened(f"{job.cell} seed {job.settings.seed}", NAME_CHARACTERS),
             job_type="train",
             config=config,
@@ -110,7 +111,7 @@ class Wandb:
             self._run.log(values, step=step)
 
     def finish(self, step: int, test: dict[str, float | str]) -> None:
-        """Add the scores of the weights of `step` to the summary, and end the run."""
+        """Add the test scores of the weights after `step` updates to the summary, and end the run."""
         if test:
             self._run.summary.update({**test, "test/step": step})
         self._run.finish(exit_code=0 if test else 1)
@@ -122,9 +123,9 @@ def _require(package: str) -> None:
 
 
 def loggers_of(settings: Settings) -> list[Any]:
-    """Build the loggers of a configuration. Raises UserError for a mistake in their options.
+    """Return the loggers of a configuration. Raises UserError for a mistake in their options.
 
-    A logger whose constructor fails otherwise is left out, with a message.
+    A logger whose constructor raises another error is left out, and a line is printed.
     """
     made = []
     for name, node in settings.logger.items():
@@ -134,16 +135,16 @@ def loggers_of(settings: Settings) -> list[Any]:
         except UserError:
             raise
         except (Exception, SystemExit) as error:
-            say(f"logger.{name} failed: {type(error).__name__}: {configure.first_line(error)}; the run goes on")
+            say(f"logger.{name} failed: {type(error).__name__}: {configure.first_line(error)}; the run continues")
     return made
 
 
 class Loggers:
-    """All loggers of one run; a context manager that finishes them at its end, after the record is written."""
+    """Loggers of one run, as a context manager that finishes them on exit, after the record is written."""
 
     def __init__(self, job: "Job") -> None:
         self._job = job
-        self._loggers: list[Any] = []  # those that have not failed
+        self._loggers: list[Any] = []  # loggers that have not failed
         self._started: list[Any] = []
         self._step = 0
         self._test: dict[str, Any] = {}
@@ -152,8 +153,8 @@ class Loggers:
         """Start the loggers, and log the lines that `metrics.jsonl` already has.
 
         Args:
-            lines: those of `metrics.jsonl`.
-            new: start only loggers without files in the folder, which did not see the run.
+            lines: lines of `metrics.jsonl`.
+            new: start only loggers without files in the folder, since the others have logged this run.
         """
         made = loggers_of(self._job.settings)
         if new:
@@ -163,20 +164,20 @@ class Loggers:
         self._started = [logger for logger in made if self._called(logger, "start", self._job)]
         self._loggers = self._started
         for line in lines:
-            if "phase" not in line:  # pretraining counts steps of its own, and loggers have one axis of steps
+            if "phase" not in line:  # pretraining counts its steps from 0, too, and loggers have only one step axis
                 self.log(line)
 
     def log(self, line: dict[str, Any]) -> None:
-        """Log a line of `metrics.jsonl`."""
+        """Send a line of `metrics.jsonl` to all loggers that have not failed."""
         self._loggers = [logger for logger in self._loggers if self._called(logger, "log", line["step"], grouped(line))]
 
     def _called(self, logger: Any, method: str, *arguments: Any) -> bool:
         """Call a method of a logger and return True; if it fails, print the error and return False."""
         try:
             getattr(logger, method)(*arguments)
-        except (Exception, SystemExit) as error:  # of any library, whose service may be down; results do not need it
+        except (Exception, SystemExit) as error:  # any error of a library or its service; results need no logger
             reason = f"{type(error).__name__}: {configure.first_line(error)}"
-            say(f"{self._job.title}: logger {type(logger).__name__}.{method} failed: {reason}; the run goes on")
+            say(f"{self._job.title}: logger {type(logger).__name__}.{method} failed: {reason}; the run continues")
             return False
         return True
 
@@ -185,7 +186,7 @@ class Loggers:
 
         Args:
             score: an entry of `test` in the record.
-            baseline: its name and value.
+            baseline: name and value of the best trivial baseline.
         """
         self._step = score["step"]
         self._test = _finite({f"test/{name}": score[name] for name in ("accuracy", "loss")})
@@ -212,7 +213,7 @@ def log_finished(job: "Job") -> None:
 
 
 def grouped(line: dict[str, Any]) -> dict[str, float]:
-    """Name the finite numbers of a line by group: train/, val/, speed/, and blocks/ for the measurements of a probe."""
+    """Return the finite numbers of a line, with names prefixed by train/, val/ or speed/, or by blocks/ for a probe."""
     values: dict[str, Any] = {}
     for name, value in line.items():
         if isinstance(value, list):

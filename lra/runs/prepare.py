@@ -1,4 +1,4 @@
-"""The data of one task: prepared, exported, and described by a card."""
+"""Prepare the data of one task, export them, and describe them in a data card."""
 
 import shlex
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from lra.runs.run_folder import prepared
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class PrepareSettings:
-    """The checked configuration; the fields are the keys of `conf/prepare.yaml` that matter for data."""
+    """The checked configuration; the fields are the keys of `conf/prepare.yaml` that concern data."""
 
     task: dict[str, Any]
     cache: str
@@ -33,14 +33,14 @@ class PrepareSettings:
 
 
 def prepare(settings: PrepareSettings, overrides: Sequence[str]) -> tuple[TaskBuilder, Task]:
-    """Prepare a task, and export it if `settings.export` names a folder.
+    """Prepare a task, export it if `settings.export` names a folder, and return its builder and data.
 
     Args:
         settings: configuration of the command.
         overrides: command line of `lra-prepare`, which the data card of the export quotes.
 
     Raises:
-        UserError: the data are missing or damaged, or the folder is in use or cannot be written.
+        UserError: the data are missing or damaged, or the export folder is in use or cannot be written.
     """
     builder = configure.build(settings.task, "task", kind=TaskBuilder)().at(DataConfig.of(settings))
     folder = None if settings.export is None else expanded(settings.export, "export")
@@ -56,7 +56,7 @@ def prepare(settings: PrepareSettings, overrides: Sequence[str]) -> tuple[TaskBu
 
 
 def _export_card(task: Task, overrides: Sequence[str]) -> str:
-    """Return the data card with the licence and the command, from which folders of this machine are removed."""
+    """Return the data card of an export, with the licence and the command, from which local folders are removed."""
     words = [word for word in overrides if word.partition("=")[0] not in ("export", "cache", "data_dir", "workers")]
     source = task.source if isinstance(task.source, dict) else {"from": task.source}
     licence = "none needed, generated from a seed" if source["from"] == GENERATED else "not stated by the source"
@@ -82,7 +82,7 @@ def summary(task: Task, seconds: float) -> dict[str, Any]:
 
 
 def card(task: Task) -> str:
-    """Return the data card of a prepared task: origin, baselines, sizes, doubtful examples."""
+    """Return the data card of a prepared task in Markdown: source, baselines, sizes, numbers of doubtful examples."""
     source = task.source if isinstance(task.source, dict) else {"from": task.source}
     splits = {name: getattr(task, name) for name in SPLITS if not (name == "val" and task.validates_on_test)}
     lines = [f"## {task.name}", "", f"Version {task.version}, digest `{task.digest}`.", ""]

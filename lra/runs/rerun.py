@@ -1,6 +1,7 @@
 """Train a kept run again and compare everything but times.
 
-Bits are equal only with the same packages, number of threads and kind of processor; differences in these are reported.
+Results are equal to the last bit only with the same packages, number of threads and kind of processor. Differences in
+these are printed.
 """
 
 from dataclasses import asdict, replace
@@ -21,12 +22,12 @@ from lra.runs.build import Job, assemble
 from lra.runs.run_folder import RunFolder
 from lra.runs.settings import RESULT_KEYS, Settings
 
-RERUNS = "reruns"  # default results folder
-RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # entries of a record that a run computes
+RERUNS = "reruns"  # default results folder of reruns
+RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # record entries that a rerun must reproduce
 MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "products", "precision")
-CONDITIONS = ("commit", "dirty", "packages", *MACHINE)
+CONDITIONS = ("commit", "dirty", "packages", *MACHINE)  # provenance entries whose differences are printed
 PROBES = ("attention_std", "score_std", "score_asymmetry", "residual_norm", "gradient_norm")
-ASIDE = {"seconds", "train_seconds", *PROBES}  # entries of an evaluation that are not reproducible
+ASIDE = {"seconds", "train_seconds", *PROBES}  # entries of an evaluation that are not compared
 
 
 def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
@@ -34,24 +35,24 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
 
     Args:
         path: a run's folder, or `FOLDER/runs.jsonl/RUN`.
-        current: gives the folders, the packages and the device; it changes no result.
-        default_out: use `reruns/NAME` instead of `current.out`, NAME being that of the run's results folder.
+        current: settings of this command: folders, packages and device, which change no result.
+        default_out: write to `reruns/NAME` instead of `current.out`, where NAME is the run's results folder.
 
     Returns:
-        False if numbers differ.
+        True if all compared numbers are equal.
 
     Raises:
-        UserError: the run cannot be read or trained, its code or data have changed, or the folder holds its rerun.
+        UserError: the run cannot be read or trained, its code or data have changed, or it was rerun before.
     """
     kept = read_kept(path)
     earlier, folder = kept.record, path.parent if path.name == RECORD else path
     if default_out:
-        above = folder.absolute().parts[: -_levels(earlier)]  # of a run of runs.jsonl, too, which is then left out
+        above = folder.absolute().parts[: -_levels(earlier)]  # for a kept run they end with runs.jsonl, removed below
         current = replace(current, out=str(Path(RERUNS, [part for part in above if part != RUNS][-1])))
     job = _job(earlier, folder, _settings(folder, earlier, current))
     if job.folder.resolve() == folder.resolve():
         raise UserError(f"out={current.out}: {job.folder} is the kept run itself; choose another out=...")
-    # Other code or data cannot give the same numbers, so nothing is trained.
+    # Compare code and data before training, since the numbers cannot be equal if these differ.
     sources = (earlier.config.get("code", {}), job.settings.config_key.get("code", {}))
     for file, *_ in record.differences(*sources):
         raise UserError(f"the code in {file} has changed since the run; restore it")
@@ -61,7 +62,7 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
         raise UserError(f"data: the run was trained on {expected} (SHA-256), found {found}")
     if RunFolder.of(job).is_done:
         raise UserError(f"{job.folder}: holds an earlier rerun; delete it, or choose another out=...")
-    from lra.runs.run import run  # imports torch, as building the job did
+    from lra.runs.run import run  # not at the top, because it imports torch
 
     run(job)
     made = read_kept(job.folder)
@@ -86,22 +87,22 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
     """Return the settings of a kept run.
 
     Raises:
-        UserError: its record is incomplete, or `current.init` does not lead to the initial weights of the run.
+        UserError: its record is incomplete, or `current.init` does not name the initial weights of the run.
     """
     config = earlier.config
     others = [f"has {key}" for key in config if key not in (*RESULT_KEYS, "init", "pretrain", "code")]
     if wrong := [*others, *(f"has no {key}" for key in RESULT_KEYS if config.get(key) is None)]:
-        raise UserError(f"{path}: its config {wrong[0]}; expected that of a run")
+        raise UserError(f"{path}: its config {wrong[0]}; expected the config of a run")
     configure.refuse_untrusted(config, current.packages)
     device = "cpu" if earlier.provenance.device == "cpu" else "cuda"
     values = {
         **asdict(current),
         **{key: value for key, value in config.items() if key not in ("init", "code")},
         "init": None,
-        "threads": earlier.provenance.threads,  # sums of several threads, and of other libraries, round differently
+        "threads": earlier.provenance.threads,  # sums round differently with other threads or libraries
         "products": earlier.provenance.products or current.products,
         "device": device if current.device == "auto" else current.device,
-        # The files of both runs are compared, so weights are kept if they were.
+        # The files of both runs are compared, so save the weights if the earlier run did.
         "checkpoint": {**asdict(current.checkpoint), "keep": WEIGHTS in earlier.files},
     }
     settings = parsed(Settings, values, f"{path}: ")
@@ -110,21 +111,21 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
     sha256 = config["init"]["sha256"]
     if not current.init:
         raise UserError(
-            f"{path}: it began with the weights {sha256}; give them with init=checkpoint or init=bert, and "
-            "init.folder=..."
+            f"{path}: it started from weights with SHA-256 {sha256}; set init=checkpoint or init=bert, and "
+            "init.folder=... to their folder"
         )
     options = {key: value for key, value in config["init"].items() if key != "sha256"}
     settings = replace(settings, init={**options, "_partial_": True, "folder": str(current.init["folder"])})
     if (found := settings.start and settings.start.sha256) != sha256:
         raise UserError(
-            f"init.folder={current.init['folder']}: expected the weights {sha256} that the run began with, found "
-            f"{found}"
+            f"init.folder={current.init['folder']}: expected weights with SHA-256 {sha256}, from which the run "
+            f"started, found {found}"
         )
     return settings
 
 
 def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
-    """Return the job that trains a kept run again; its pretraining is repeated, too, and not read from the cache."""
+    """Return the job that trains a kept run again, and its pretraining, which is not read from the cache."""
     task = path.absolute().parts[-_levels(earlier)]
     cell = Cell(task, earlier.protocol, earlier.attention, earlier.variant, earlier.settings)
     if ".." in cell.folder.parts:
@@ -137,8 +138,8 @@ def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
 
 
 def _levels(run: RunRecord) -> int:
-    """Return the depth of a run's folder below its results folder; the first level is the option of the task."""
-    return 5 + bool(run.settings)
+    """Return the number of folders from below the results folder to the run's; the first is the task option."""
+    return 5 + bool(run.settings)  # task, protocol, attention, variant, settings if any, seed
 
 
 def comparable_results(whole: RunRecord) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def measurements(kept: Run) -> list[dict[str, Any]]:
 
 
 def differing(kept_lines: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[str]:
-    """Describe the first evaluation that differs in one line; empty if none does."""
+    """Return a list with one line about the first evaluation that differs; it is empty if none does."""
     if len(kept_lines) != len(made):
         return [f"{len(kept_lines)} evaluations then, {len(made)} now"]
     for old, new in zip(kept_lines, made, strict=True):

@@ -1,4 +1,4 @@
-"""Train and test one run in its folder, as one of the ranks that torchrun started."""
+"""Train and test one run in its folder; under torchrun each rank does so."""
 
 import io
 import multiprocessing
@@ -40,11 +40,12 @@ from lra.training.trainer import Trainer
 
 @dataclass
 class Attempt:
-    """One attempt to train a run, as its record will describe it.
+    """State of one attempt to train a run, from which its record is written.
 
     Attributes:
-        status: of the run; None while it trains.
+        status: status of the run; None while it trains.
         conditions: backend of the recurrence and library of matrix products.
+        data_sha256: digest of the data; None until they are prepared.
         results: entries of the record so far.
     """
 
@@ -64,16 +65,16 @@ def run(job: Job) -> Status:
     Raises:
         UserError: a mistake in the configuration or the data.
         Locked: another process trains the run.
-        Paused: a signal or a time limit stopped it, with its state saved.
+        Paused: a signal or a time limit stopped the run; its state is saved.
     """
     _check_ranks(job)
     settings, components, device = job.settings, job.components, device_of(job.settings.device)
     if not RunFolder.of(job).is_done:
-        components.builder.locate(DataConfig.of(settings))  # without data the run does not begin, and leaves no folder
-    # torchrun and joblib pass a signal of the terminal on, so a second one does not mean "stop now".
+        components.builder.locate(DataConfig.of(settings))  # raises UserError without data, before a folder is made
+    # torchrun and joblib forward signals from the terminal, so a second signal does not mean "stop now".
     repeated = distributed.started_with() > 1 or multiprocessing.parent_process() is not None
     stop = StopFlag(settings.sweep_minutes, repeated=repeated)
-    keep_memory()  # before the first product, which reads its variables
+    keep_memory()  # before the first matrix product, which reads the variables that this sets
     try:
         assign_gpu(device, job.number)
         with distributed.joined(device), distributed.Gate() as gate:
@@ -90,7 +91,7 @@ def run(job: Job) -> Status:
                     try:
                         if not RunFolder.of(job).resume(trainer) and (phase := components.pretraining) is not None:
                             pretrain(job, phase, trainer, device, stop)
-                        with stop:  # before and after it, a signal ends the process at once
+                        with stop:  # outside this block a signal ends the process at once
                             if distributed.is_main():
                                 attempt.loggers.start(trainer.lines)
                             trainer.train(stop, SweepTime(job).on_step)
@@ -106,9 +107,10 @@ def run(job: Job) -> Status:
                         attempt.loggers.tested(attempt.results["test"][settings.train.selection], task.best_baseline)
                     attempt.results |= _summary(job, trainer)
                     attempt.results["peak_memory_bytes"] = memory.read()
-                    attempt.results["test_in_train"] = seen(task.train, task.test)  # last: it reads both splits
+                    # After the peak memory is read, because `seen` reads both splits into memory.
+                    attempt.results["test_in_train"] = seen(task.train, task.test)
                     attempt.status = status
-            if attempt.status != Status.FAILED:  # rank 0 has written everything when the others leave
+            if attempt.status != Status.FAILED:  # the other ranks wait until rank 0 has written everything
                 distributed.all_reduce_sum(0)
             return attempt.status
     except OSError as error:
@@ -119,7 +121,7 @@ def _check_ranks(job: Job) -> None:
     """Raise UserError if torchrun started more ranks than can share a batch."""
     ranks, batch_size = distributed.started_with(), job.settings.train.batch_size
     norm_over = job.settings.model.norm_over
-    max_ranks = 1 if norm_over == "batch" else batch_size  # each rank needs an example; batch norm needs all of them
+    max_ranks = 1 if norm_over == "batch" else batch_size  # each rank needs an example; batch norm, the batch
     if ranks > max_ranks:
         raise UserError(
             f"torchrun started {ranks} processes: at most {max_ranks} can share a batch of train.batch_size="
@@ -129,17 +131,20 @@ def _check_ranks(job: Job) -> None:
 
 @contextmanager
 def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> Iterator[Attempt]:
-    """Lock the folder of a run and write its record on rank 0, also after an error; other ranks wait for rank 0."""
+    """Yield an attempt to train a run on every rank.
+
+    Rank 0 locks the folder first, and writes the record afterwards, also after an error. The other ranks wait for it.
+    """
     attempt = Attempt(Loggers(job))
     if not distributed.is_main():
         if not gate.wait():  # rank 0 leaves without training: its status decides the exit code
             attempt.status = Status.SKIPPED
-        with suppress(distributed.Lost):  # the lost rank prints why
+        with suppress(distributed.Lost):  # the rank that died has printed why
             yield attempt
         attempt.status = attempt.status or Status.FAILED
         return
     folder = RunFolder.of(job)
-    with nullcontext() if folder.is_done else folder.lock():  # the folder of a complete run may be read-only
+    with nullcontext() if folder.is_done else folder.lock():  # a complete run may be read-only
         if folder.is_done:  # another process may have finished it before the lock was free
             attempt.status = _skipped(job, folder)
             yield attempt
@@ -149,9 +154,12 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
 
 
 def _skipped(job: Job, folder: RunFolder) -> Status:
-    """Skip a complete run; if it is finished, delete its checkpoint and log its metrics."""
+    """Return the status of a complete run that is not trained again: SKIPPED if it is finished, else DIVERGED.
+
+    The checkpoint of a finished run is deleted, and its metrics are logged.
+    """
     status, _ = folder.status()
-    (folder.path / ERRORS).unlink(missing_ok=True)  # left by a configuration that was refused
+    (folder.path / ERRORS).unlink(missing_ok=True)  # an earlier command may have been refused
     say(f"{job.title}: {status} before, nothing to do ({folder.path})")
     if status != Status.FINISHED:
         return status
@@ -174,7 +182,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
     except Paused as pause:
         paused = pause
     except Exception as error:
-        paused = stop.signalled()  # the error may be that of a compiler which the same signal ended
+        paused = stop.signalled()  # the same signal may have ended a compiler, which caused the error
         if paused is None:
             folder.write_error(traceback.format_exc())
             reason = f"{type(error).__name__}: {configure.first_line(error)}"
@@ -187,14 +195,14 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
     RunRecord.model_validate(job.labels | attempt.results | entries).write(folder.path)
     if paused is not None:
         raise paused
-    if attempt.status == Status.FINISHED:  # after the record, so that a kill between the two loses nothing
+    if attempt.status == Status.FINISHED:  # after the record is written, so that a kill loses nothing
         checkpoint.remove(folder.path)
 
 
 def _conditions(job: Job, device: str) -> dict[str, Any]:
     """Return the backend and the library of matrix products for the record. Raises UserError if one cannot run here.
 
-    With `products=auto` a paused run keeps its library.
+    With `products=auto` a paused run resumes with the library that it used before.
     """
     if device != "cpu":
         return job.components.backend(device)
@@ -205,24 +213,29 @@ def _conditions(job: Job, device: str) -> dict[str, Any]:
 
 
 def _trainer(job: Job, task: Task, device: str, stop: StopFlag, attempt: Attempt) -> Trainer:
-    """Return the trainer of a run at step 0. Raises UserError, and Paused if a signal came during compilation."""
+    """Return the trainer of a run at step 0.
+
+    Raises:
+        UserError: `train.selection` does not fit the task, or initial weights or mixer have a fault.
+        Paused: a signal came during compilation.
+    """
     settings, components = job.settings, job.components
     if settings.train.selection == "best_test" and not task.validates_on_test:
-        raise UserError(f"train.selection=best_test: {task.name} validates on a split of its own; use best_val or last")
+        raise UserError(f"train.selection=best_test: {task.name} has a separate validation split; use best_val or last")
     reproducible()
     torch.set_num_threads(settings.threads or threads_at_hand())
     model = draw_model(components, task, settings.seed)
     attempt.results |= load_initial_weights(job, model, task)
     if checked := check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device):
         attempt.results["checked"] = checked
-    with stop:  # blocks may be compiled, for minutes
+    with stop:  # compiling blocks may take minutes
         trainer = trainer_of(job, task, model.to(device), device, attempt.loggers.log)
     distributed.pause_all(stop.signalled())
     return trainer
 
 
 def _summary(job: Job, trainer: Trainer) -> dict[str, Any]:
-    """Return the part of the record about the model, the task and the training."""
+    """Return the record's entries about the model, the task and the training."""
     task = trainer.task
     return {
         **training_summary(trainer),
@@ -236,7 +249,7 @@ def _summary(job: Job, trainer: Trainer) -> dict[str, Any]:
 
 
 def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
-    """Test the model, print the score, write predictions, sample and weights; return entries of the record."""
+    """Test the model, print the score, write predictions, sample and weights, and return the record's test entries."""
     task, model, selection = trainer.task, trainer.model, trainer.recipe.selection
     test, predictions = _evaluate_on_test(job, trainer)
     entries: dict[str, Any] = {"test": test}
@@ -270,11 +283,11 @@ def _save_array(path: Path, values: np.ndarray) -> None:
 
 
 def _evaluate_on_test(job: Job, trainer: Trainer) -> tuple[dict[str, Any], Predictions | None]:
-    """Test the last weights and those of the best validation; the model keeps those that the protocol selects.
+    """Test the last weights and those of the best validation, and leave the selected ones in the model.
 
     Returns:
-        The scores by selection rule (`best_test` too if validation and test are one split), and the predictions of the
-        selected weights for a classification.
+        Scores by selection rule, with `best_test` if validation and test are one split; and the predictions of the
+        selected weights, None if the metric is not accuracy.
     """
     task, model, recipe, precision = trainer.task, trainer.model, trainer.recipe, trainer.precision
     best_step, last_step = trainer.best["step"], trainer.step

@@ -1,4 +1,4 @@
-"""The folder of a run: its status, lock, record and checkpoint."""
+"""Read and write the folder of a run: status, lock, record and checkpoint."""
 
 import json
 from collections.abc import Container, Mapping
@@ -24,8 +24,8 @@ from lra.runs.settings import Settings
 if TYPE_CHECKING:  # torch takes seconds to import
     from lra.training.trainer import Trainer
 
-LOCK_PATIENCE_SECONDS = 1.0  # a process that reads the status of a run holds its lock for an instant
-INEXACT = ("precision", *ROUNDING)  # keys that may change with resume=inexact
+LOCK_PATIENCE_SECONDS = 1.0  # processes that read a status hold the lock for an instant
+INEXACT = ("precision", *ROUNDING)  # configuration keys that may change with resume=inexact
 NO_RECORD = "the process ended without a record: it was killed, perhaps for lack of memory"
 
 
@@ -35,7 +35,7 @@ class Status(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"  # a process holds its lock
     PAUSED = "paused"
-    KILLED = "killed"  # it started, and left no record
+    KILLED = "killed"  # its process ended without a record
     REFUSED = "refused"  # by a UserError: a mistake in the configuration or the data
     FAILED = "failed"
     DIVERGED = "diverged"
@@ -45,19 +45,19 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of the run with these settings."""
+    """Folder of the run that `settings` describe."""
 
     path: Path
     settings: Settings
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        """Return the folder of a job."""
+        """Return the run folder of a job."""
         return cls(job.folder, job.settings)
 
     @property
     def record(self) -> RunRecord | None:
-        """The record, None if there is none. Raises UserError if it is damaged."""
+        """Record of the run, or None if there is none. Raises UserError if it is damaged."""
         return RunRecord.read(self.path / RECORD) if (self.path / RECORD).exists() else None
 
     @property
@@ -65,8 +65,8 @@ class RunFolder:
         """True if the run is finished or diverged, so that nothing is left to train.
 
         Raises:
-            UserError: the folder holds a run of another configuration, which `overwrite` does not replace; the message
-                lists the differences.
+            UserError: the folder holds a run of another configuration, and `overwrite` is false; the message lists the
+                differences.
         """
         run, changes = self._found(self.settings.resume)
         ended = run is not None and run.status in (Status.FINISHED, Status.DIVERGED)
@@ -81,7 +81,7 @@ class RunFolder:
     def is_claimed(self) -> bool:
         """True if the folder holds a checkpoint, or a record of a run that did not fail.
 
-        A run claims its folder at its first step, not while it reads data.
+        A run of another configuration may use a folder that is not claimed.
         """
         if (self.path / CHECKPOINT).exists():
             return True
@@ -89,22 +89,22 @@ class RunFolder:
         return run is not None and run.status != Status.FAILED
 
     def _found(self, resume: str) -> tuple[RunRecord | None, list[str]]:
-        """Return the record in the folder, if any, and the differences between the run there and `settings`."""
+        """Return the record in the folder, or None, and the differences of its run from `settings`."""
         if not self.is_claimed:
             return None, []
         run, config = self.record, self.path / CONFIG
         with readable(config):
             there = run.config if run is not None else read_json(config) if config.exists() else None
         ended = run is not None and run.status in (Status.FINISHED, Status.DIVERGED)
-        # Runs that differ in rounding are pooled in one mean; a run that resumes must compute the same bits.
+        # Means pool finished runs that differ in rounding, but a run that resumes must compute the same bits.
         allowed = INEXACT if resume == "inexact" else ROUNDING if ended else ()
         changes = [] if there is None else config_differences(there, self.settings, allowed)
         if run is not None and run.status == Status.FINISHED and not changes:
-            changes = _data_differences(run, self.settings)  # of a paused run `resume` compares the data
+            changes = _data_differences(run, self.settings)  # `resume` compares those of a paused run
         return run, changes
 
     def status(self) -> tuple[Status, str]:
-        """Return the status of the run and its reason; for a running one the process that trains it."""
+        """Return the status of the run and its reason, which for RUNNING names the process that trains it."""
         try:
             run = self.record
             # A complete run is not locked. `is_done` raises if the folder holds another configuration.
@@ -126,11 +126,11 @@ class RunFolder:
         return hold(self.path / LOCK, LOCK_PATIENCE_SECONDS)
 
     def clear(self) -> None:
-        """Remove record and error.log of earlier attempts, or a run that `overwrite` replaces; write config.json."""
+        """Write config.json; first remove the record and error.log, or all files of a run that `overwrite` replaces."""
         sweep_partials(self.path)
         if self.settings.overwrite and self._found(self.settings.resume)[1]:
             for path in self.path.iterdir():
-                if path.is_file() and path.name != LOCK:  # this process holds the lock
+                if path.is_file() and path.name != LOCK:  # which this process holds
                     path.unlink()
         write_json(self.path / CONFIG, self.settings.config_key)
         for name in (ERRORS, RECORD):
@@ -142,11 +142,11 @@ class RunFolder:
             write_atomic(self.path / ERRORS, text.encode())
 
     def resume(self, trainer: "Trainer") -> bool:
-        """Load the checkpoint into a trainer; return False if there is none.
+        """Load the checkpoint into a trainer and return True; return False if there is no checkpoint.
 
         Raises:
-            UserError: the checkpoint is damaged, or belongs to another run, other data or, without `resume=inexact`,
-                other conditions.
+            UserError: the checkpoint is damaged, belongs to another run, or was written with other data or, unless
+                `resume=inexact`, under other conditions.
         """
         saved = checkpoint.read(self.path)
         if saved is None:
@@ -154,7 +154,9 @@ class RunFolder:
         tensors, state = saved
         earlier, now = state["run"], trainer.output.run
         if others := config_differences(earlier["config"], self.settings, INEXACT):
-            raise UserError(f"{self.path / CHECKPOINT} is of another run ({'; '.join(others)}); {checkpoint.REMEDY}")
+            raise UserError(
+                f"{self.path / CHECKPOINT} belongs to another run ({'; '.join(others)}); {checkpoint.REMEDY}"
+            )
         changes = record.differences(earlier["environment"], now["environment"])
         conditions = [f"{key}: {old}, then {new}" for key, old, new in changes]
         if earlier["environment"]["data_sha256"] != now["environment"]["data_sha256"]:
@@ -166,16 +168,16 @@ class RunFolder:
             )
         trainer.load_state_dict(tensors, state["training"])
         trainer.resumes += 1
-        now |= {"inexact": earlier["inexact"] + conditions, "pretrain": earlier["pretrain"]}  # for the record
+        now |= {"inexact": earlier["inexact"] + conditions, "pretrain": earlier["pretrain"]}  # copied to the record
         return True
 
 
 def config_differences(config: Mapping[str, Any], settings: Settings, may_change: Container[str]) -> list[str]:
-    """List the differences between the configuration of a run and settings, except in the keys that may change.
+    """List the differences between a run's recorded `config` and `settings`, except in the keys `may_change`.
 
-    Paths of data are left out, since their content is compared.
+    Data paths are not compared, because the digests of the data are.
     """
-    now = json.loads(json.dumps(settings.config_key))  # as a record holds it: tuples are lists
+    now = json.loads(json.dumps(settings.config_key))  # as in a record, where tuples are lists
     there, here = ({"code": {}, **record.without_paths(config)} for config in (config, now))
     return [
         f"the code in {key.removeprefix('code.')} has changed"
@@ -187,7 +189,10 @@ def config_differences(config: Mapping[str, Any], settings: Settings, may_change
 
 
 def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
-    """List a change of the data since a finished run; only files and code of the user can change."""
+    """Return a list with one message if the data have changed since a finished run, else an empty list.
+
+    Only data from the user's files or code are compared, since others cannot change.
+    """
     if "code" not in settings.config_key and record.without_paths(settings.config_key)["task"] == settings.task:
         return []
     builder = configure.build(settings.task, "task", kind=TaskBuilder)()
@@ -196,6 +201,6 @@ def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
 
 
 def prepared(builder: TaskBuilder, settings: Any) -> Task:
-    """Return the data of a task, prepared first if the cache lacks them; `settings` as for `DataConfig.of`."""
+    """Return the data of a task, prepared first if the cache lacks them; `DataConfig.of` reads `settings`."""
     with ProgressBar(builder.spec.name, "preparing the data, once") as progress:
         return builder.build(DataConfig.of(settings, progress))

@@ -1,4 +1,4 @@
-"""The checked form of a composed configuration of `lra-train`."""
+"""Check a composed configuration of `lra-train`, and derive the key that identifies a run."""
 
 from dataclasses import asdict, is_dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ from lra.init import InitialWeights
 from lra.network.architecture import Architecture
 from lra.training.recipe import Pretrain, Recipe
 
-# Keys of which a change can give other results; `init`, `pretrain` and the user's code are added where there are any.
+# Keys whose values affect results; `Settings.config_key` adds `init`, `pretrain` and the user's code if there are any.
 RESULT_KEYS = ("task", "attention", "protocol", "model", "train", "seed", "precision")
 
 
@@ -28,7 +28,7 @@ def _folder(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Protocol:
-    """Rules of a protocol that attentions read; the keys of `protocol`."""
+    """The keys of `protocol`: rules of a protocol that attentions read."""
 
     simple_scale: str
     simple_dropout_on: str
@@ -37,7 +37,7 @@ class Protocol:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class SweepSettings:
-    """The sweep of a run and options of its report; the keys of `sweep`."""
+    """The keys of `sweep`: the sweep that a run belongs to, and options of its report."""
 
     varied: list[str]
     jobs: PositiveInt
@@ -87,15 +87,20 @@ class Settings:
 
     @cached_property
     def start(self) -> InitialWeights | None:
-        """The source of the initial weights; None: they are drawn."""
+        """Source of the initial weights; None if they are random."""
         if self.init is None:
             return None
         with configure.blamed("init", self.init):
             return configure.build(self.init, "init", kind=InitialWeights)()
 
+    @property
+    def lacks_weights(self) -> bool:
+        """True if the file of initial weights is missing, as before a sweep has trained the run that writes it."""
+        return self.start is not None and not self.start.path.is_file()
+
     @cached_property
     def config_key(self) -> dict[str, Any]:
-        """All settings that decide results, without paths, and the SHA-256 of weights and source files of the user.
+        """Settings that affect results, without paths, and SHA-256 of initial weights and of the user's source files.
 
         Raises:
             UserError: the file of initial weights, whose digest is part of the key, is missing.
@@ -114,5 +119,5 @@ class Settings:
 
 
 def settings_of(cfg: DictConfig) -> Settings:
-    """Return a composed configuration with checked names and types. Raises UserError with the key of a mistake."""
+    """Return a composed configuration as checked settings. Raises UserError that names the key of a mistake."""
     return parsed(Settings, configure.plain(cfg))

@@ -1,11 +1,11 @@
-"""Estimate of the time of a whole sweep, from the first steps of its first run."""
+"""Estimate the time of a whole sweep from the first steps of its first run."""
 
 from lra.core.console import say, span
 from lra.core.errors import CONFIG_ERROR
 from lra.core.signals import Paused
 from lra.runs.build import Components, Job
 
-MIN_SECONDS = 5.0  # measured before the estimate, without the first step
+MIN_SECONDS = 5.0  # minimum training time before the estimate, without the first step
 
 
 def training_tokens(components: Components) -> int:
@@ -16,11 +16,11 @@ def training_tokens(components: Components) -> int:
 
 
 class SweepTime:
-    """Print the time of a sweep when its first run has trained for some seconds; stop a sweep above `max_hours`."""
+    """Estimator that prints the time of a sweep after some seconds of its first run, and stops it above `max_hours`."""
 
     def __init__(self, job: Job) -> None:
         settings, spec = job.settings, job.components.builder.spec
-        self._tokens = settings.sweep.tokens if job.number == 0 else None  # None: nothing to print
+        self._tokens = settings.sweep.tokens if job.number == 0 else None  # None: no estimate is due
         self._per_step = settings.train.batch_size * spec.documents * spec.max_len
         self._max_hours = settings.max_hours if settings.sweep_minutes is None else None
         self._first: tuple[int, float] | None = None
@@ -30,7 +30,7 @@ class SweepTime:
 
         Args:
             step: number of updates so far.
-            seconds: time that they took, without evaluations.
+            seconds: time of these updates, without evaluations.
         """
         if self._tokens is None:
             return None

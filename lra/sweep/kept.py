@@ -62,12 +62,15 @@ def _equal(
         differ from the planned one, by reason.
     """
     runs = [run for row in rows for run in row.runs]
+    sources = {run.settings.start.path.parent.resolve() for run in runs if run.settings.start is not None}
     pairs, reasons = [], Counter[str]()
     for run in runs:
         found = known.get(run.folder.relative_to(plan.out).as_posix())
         if found is None or RunFolder.of(run).is_claimed:
             continue
-        if reason := _difference(run, found.record):
+        if run.folder.resolve() in sources or run.settings.lacks_weights:
+            reasons["kept runs have no weights, and here a run starts from those of another"] += 1
+        elif reason := _difference(run, found.record):
             reasons[reason] += 1
         else:
             pairs.append((run, found))
@@ -114,7 +117,7 @@ def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]
     for run in there:
         columns[tuple(getattr(run.record, key) for key in COLUMN)].append(run)
     for row, runs in to_do:
-        if not runs:
+        if not runs or runs[0].settings.lacks_weights:
             continue
         # Records of earlier runs are compared with the record that the first run of this cell will have.
         record = RunRecord.model_construct(**runs[0].labels, config=json.loads(json.dumps(runs[0].settings.config_key)))

@@ -227,10 +227,8 @@ def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | Non
 
 def _refuse_seed_references(first: Settings, other: Settings) -> None:
     """Raise UserError if two runs of a cell, which a table pools, differ in more than `seed` and `init`."""
-    others = ("seed", "init")  # may differ: each seed can start from other weights
-    here, there = (
-        {key: value for key, value in each.config_key.items() if key not in others} for each in (first, other)
-    )
+    # Each seed may start from other weights, whose file need not exist yet: the sweep may train the run that writes it.
+    here, there = (replace(each, seed=first.seed, init=None).config_key for each in (first, other))
     for key, one, two in differences(here, there):
         raise UserError(
             f"{key}: {one} with seed={first.seed}, {two} with seed={other.seed}; the seeds of a cell are pooled in one "

@@ -1,4 +1,4 @@
-"""Tasks, one module each. This package exports the names of `lra.datasets` that a new task needs."""
+"""Define the tasks, one per module. This package exports the names of `lra.datasets` that a new task needs."""
 
 from lra.datasets.builder import TaskBuilder
 from lra.datasets.task import PADDING, DataConfig, Progress, Split, Task, TaskSpec, no_op_progress, titled

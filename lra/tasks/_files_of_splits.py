@@ -1,4 +1,4 @@
-"""Find the files of each split: named by split, shards, a folder per split, or files of a data set of the hub."""
+"""Find the files of each split: a file or shards named after it, a folder per split, or a data set on the hub."""
 
 import re
 from pathlib import Path
@@ -12,13 +12,17 @@ from lra.datasets import hub
 from lra.datasets.builder import FromSource
 from lra.datasets.cache import SPLITS
 
+# names of each split in the names of files and folders, and in data sets on the hub
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}
 OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json")  # metadata files of `save_to_disk`
-SHARD = re.compile(r"(.+)-\d+-of-(\d+)")
+SHARD = re.compile(r"(.+)-\d+-of-(\d+)")  # such as train-00000-of-00004, without the suffix
 
 
 def _described(value: Any) -> Any:
-    """Raise ValueError, with the forms of `Data`, for a list, null or unknown splits; pydantic checks the rest."""
+    """Return the value; raise ValueError, with the forms of `Data`, if it is a list, null or has unknown splits.
+
+    Pydantic checks the rest.
+    """
     if value is None or isinstance(value, list) or (isinstance(value, dict) and not value.keys() <= {*SPLITS}):
         raise ValueError("expected a folder, a file, {train: FILE, val: FILE, test: FILE}, or hf:NAME")
     return value
@@ -27,7 +31,7 @@ def _described(value: Any) -> Any:
 Data = Annotated[str | dict[str, str], BeforeValidator(_described)]
 """A folder, a file, a file for each split (only train is required), or a data set of the hub."""
 Paths = dict[str, list[Path]]
-"""Files by split; splits without files are missing."""
+"""Files of each split, by its name; a split without files has no entry."""
 
 
 def files_of(builder: FromSource, data: Data) -> Paths:
@@ -44,7 +48,7 @@ def files_of(builder: FromSource, data: Data) -> Paths:
         if not path.is_dir():
             return {"train": [path]}
         paths = {split: files for split in STEMS if (files := _in_folder(path, split))}
-        if not paths and (path / "state.json").is_file():  # a single split of `save_to_disk`
+        if not paths and (path / "state.json").is_file():  # `save_to_disk` wrote a single split
             paths = {"train": sorted(path.glob("*.arrow"))}
         found = ", ".join(file.name for file in _visible(path)[:10])
     if not paths.get("train"):
@@ -56,9 +60,9 @@ def files_of(builder: FromSource, data: Data) -> Paths:
 
 
 def _in_folder(folder: Path, split: str) -> list[Path]:
-    """Return the files of a split in a folder or in its subfolder `data`, [] if there are none.
+    """Return the files of a split in a folder or in its subfolder `data`; [] if it has no files.
 
-    They are one file, shards, or the files of a subfolder; names are compared without regard to case.
+    These are one file, several shards, or the files of one subfolder; names are compared without regard to case.
     """
     found: dict[str, list[Path]] = {}
     for path in [*_visible(folder), *_visible(folder / "data")]:

@@ -1,9 +1,9 @@
-"""Generator of random ListOps expressions with the distribution of Long Range Arena (Tay et al. 2021).
+"""Generate random ListOps expressions with the distribution of Long Range Arena (Tay et al. 2021).
 
 With the default options a node at depth 1 to 9 is an operator with probability 1/4, else a digit; a node at depth 10 is
-a digit; operators have 2 to 10 arguments. LRA's generator is recursive and unseeded. This one draws a whole level of
-many trees at once, from raw Philox bits and with integer arithmetic only, so that a seed gives the same bytes on every
-machine.
+a digit; operators have 2 to 10 arguments. LRA's generator is recursive and unseeded. The generator in this module draws
+a whole level of many trees at once, from raw Philox bits and with integer arithmetic only, so that a seed gives the
+same bytes on every machine.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE = "]"
 WORDS = (*"0123456789", *OPERATORS, CLOSE)
 IDS = {word: number for number, word in enumerate(WORDS, start=1)}  # 0 is padding; 16, the unknown word, is unused
-TREES_PER_CHUNK = 8_192
-FRUITLESS_CHUNKS = 64  # consecutive chunks without a new expression after which `generate` gives up
+TREES_PER_CHUNK = 8_192  # number of candidates drawn together; only those with a length within the bounds are used
+FRUITLESS_CHUNKS = 64  # number of consecutive chunks without a new expression after which `generate` gives up
 
 
 def generate(
@@ -35,10 +35,10 @@ def generate(
     workers: int,
     progress: Progress,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Generate `total` distinct expressions.
+    """Return `total` distinct random expressions.
 
-    Chunk c of candidates is a pure function of (seed, c), and chunks are used in order, so that the result does not
-    depend on the number of worker processes.
+    Chunk c of candidates depends only on the seed, c and the bounds, and chunks are used in order, so that the result
+    does not depend on the number of worker processes.
 
     Args:
         total: number of expressions.
@@ -61,7 +61,7 @@ def generate(
     done = fruitless = 0
     bounds = (seed, min_length, max_length, max_depth, max_args)
     for tokens, lengths, labels, digests in in_order(chunk, ((index, *bounds) for index in count()), workers):
-        # `add` returns None: a row is fresh if its digest is new, which this line also records.
+        # Rows whose digest was not seen before; `seen.add`, which returns None, records the digest.
         fresh = [row for row, name in enumerate(digests) if name not in seen and not seen.add(name)]  # type: ignore[func-returns-value]
         fresh = fresh[: total - done]
         fruitless = 0 if fresh else fruitless + 1
@@ -70,7 +70,7 @@ def generate(
                 f"only {done} of {total} different expressions found with {min_length} < length < {max_length}, "
                 f"max_depth {max_depth}, max_args {max_args}; widen the bounds or ask for fewer"
             )
-        if not fresh:  # nothing to keep, and no progress to report
+        if not fresh:
             continue
         rows = np.zeros(len(lengths), dtype=bool)
         rows[fresh] = True
@@ -87,10 +87,7 @@ Chunk = tuple[np.ndarray, np.ndarray, np.ndarray, list[bytes]]
 
 
 def chunk(index: int, seed: int, min_length: int, max_length: int, max_depth: int, max_args: int) -> Chunk:
-    """Return tokens, lengths, labels and digests of trees of chunk `index` whose length is within the bounds.
-
-    A single digit is always too short, so every root is drawn as an operator.
-    """
+    """Return tokens, lengths, labels and digests of those trees of chunk `index` whose length is within the bounds."""
     bits = streams.philox(seed, "data", index)
     levels = _grow(bits, min_length, max_length, max_depth, max_args)
     sizes, values = _fold(levels)
@@ -104,24 +101,24 @@ def chunk(index: int, seed: int, min_length: int, max_length: int, max_depth: in
     return tokens, lengths, labels, digests
 
 
-# A level holds the nodes of one depth of all trees; siblings are adjacent, in the order of their parents. Arrays are
-# symbol [n] (digit 0-9, or 10 + index of the operator) and number of arguments [n] (0 for a digit).
+# A level holds the n nodes of one depth of all trees. Siblings are adjacent, in the order of their parents. The two
+# arrays are the symbols [n] (digit 0-9, or 10 + index of the operator) and the numbers of arguments [n] (0 for digits).
 Level = tuple[np.ndarray, np.ndarray]
 
 
 def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: int, max_args: int) -> list[Level]:
-    """Draw the trees level by level, and return the levels of those whose length is within the bounds.
+    """Draw the trees of a chunk level by level, and return the levels of the trees with a length within bounds.
 
     One 64-bit word determines a node: bits 0-1 whether it is an operator, bits 2-3 which operator, and the upper half,
     multiplied by the range and shifted, its digit or its number of arguments (bias below 3e-9).
     """
-    trees = np.arange(TREES_PER_CHUNK)  # the tree of each node of the level [n]; level 1 has the roots
+    trees = np.arange(TREES_PER_CHUNK)  # [n]: index of the tree of each node of the level; level 1 has the roots
     lengths = np.zeros(TREES_PER_CHUNK, dtype=np.int64)
     drawn = []
     for depth in range(1, max_depth + 1):
         words = bits.random_raw(len(trees))  # [n] uint64, one word per node of this level
         high = words >> np.uint64(32)
-        if depth == 1:
+        if depth == 1:  # every root is an operator, since a single digit is always too short
             operator = np.ones(len(trees), dtype=bool)
         elif depth < max_depth:
             operator = (words & np.uint64(3)) == 0
@@ -132,7 +129,9 @@ def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: i
         arguments = 2 + ((high * np.uint64(max_args - 1)) >> np.uint64(32)).astype(np.int64)
         arguments[~operator] = 0
         drawn.append((trees, symbol, arguments))
+        # An operator has two tokens: itself and its closing bracket.
         lengths += np.bincount(trees, weights=1 + operator, minlength=TREES_PER_CHUNK).astype(np.int64)
+        # Number of nodes of each tree in the next level; every node adds at least one token.
         pending = np.bincount(trees, weights=arguments, minlength=TREES_PER_CHUNK).astype(np.int64)
         alive = lengths + pending < max_length  # drop long trees before their children use memory
         trees = np.repeat(trees, np.where(alive[trees], arguments, 0))
@@ -142,7 +141,7 @@ def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: i
 
 
 def _fold(levels: list[Level]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return length in tokens and value of every node, by level; computed from the leaves to the roots."""
+    """Return the length in tokens and the value of every node, one array [n] per level, computed from the leaves up."""
     sizes: list[np.ndarray] = []
     values: list[np.ndarray] = []
     for symbol, arguments in reversed(levels):
@@ -159,11 +158,15 @@ def _fold(levels: list[Level]) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def _apply(operator: np.ndarray, operands: np.ndarray, starts: np.ndarray, arguments: np.ndarray) -> np.ndarray:
-    """Return the value of each operator [n] on its consecutive operands; a median that ends in .5 is rounded down."""
+    """Return the value of each operator [n], applied to its operands; a median that ends in .5 is rounded down.
+
+    The operands of an operator are consecutive in `operands`, from its index in `starts` [n] on.
+    """
     counts = np.bincount(
         np.repeat(np.arange(len(operator)), arguments) * 10 + operands, minlength=10 * len(operator)
-    ).reshape(-1, 10)  # [n, 10]: how often each digit is an operand
-    below = np.cumsum(counts, axis=1)  # [n, 10]: operands of at most each digit
+    ).reshape(-1, 10)  # [n, 10]: number of operands equal to each digit
+    below = np.cumsum(counts, axis=1)  # [n, 10]: number of operands less than or equal to each digit
+    # The two middle operands, which are the same if the number of operands is odd.
     lower = (below > ((arguments - 1) // 2)[:, None]).argmax(axis=1)
     upper = (below > (arguments // 2)[:, None]).argmax(axis=1)
     return np.choose(
@@ -178,17 +181,17 @@ def _apply(operator: np.ndarray, operands: np.ndarray, starts: np.ndarray, argum
 
 
 def _lay_out(levels: list[Level], sizes: list[np.ndarray]) -> np.ndarray:
-    """Return the tokens of all trees; each level writes its words, and for operators the closing bracket."""
+    """Return the tokens of all trees, concatenated [sum of lengths] uint8; they are written level by level."""
     tokens = np.empty(sizes[0].sum(), dtype=np.uint8)
-    positions = np.cumsum(sizes[0]) - sizes[0]  # of each node's first token; here of the roots
+    positions = np.cumsum(sizes[0]) - sizes[0]  # [n]: index of each node's first token; here, of each root's
     for depth, (symbol, arguments) in enumerate(levels):
         tokens[positions] = symbol + 1  # ids of WORDS start at 1
         inner = arguments > 0
-        tokens[positions[inner] + sizes[depth][inner] - 1] = IDS[CLOSE]  # the last token of its operator
+        tokens[positions[inner] + sizes[depth][inner] - 1] = IDS[CLOSE]  # closes the operator's subtree
         if depth + 1 < len(levels):
             runs = arguments[inner]
             before = np.cumsum(sizes[depth + 1]) - sizes[depth + 1]  # tokens of the level before each child
-            # ... and before the first child of the same operator; the difference is the offset inside the operator.
+            # The value of `before` at the first child of the same operator; `before - first` is a child's offset in it.
             first = np.repeat(before[np.cumsum(runs) - runs], runs) if len(runs) else before
-            positions = np.repeat(positions[inner] + 1, runs) + before - first  # + 1 for the operator's own token
+            positions = np.repeat(positions[inner] + 1, runs) + before - first  # + 1 for the operator itself
     return tokens

@@ -1,10 +1,11 @@
-"""Generator of Pathfinder's images: two snakes of paddles, distractors, and two markers, on one snake or one on each.
+"""Generate Pathfinder's images: two snakes of paddles, distractors, and two markers, both on one snake or one on each.
 
 The images of a block are generated together: many pairs of snakes grow paddle by paddle, and pairs at a dead end are
-dropped. A block depends only on (seed, block); it is computed from raw Philox bits, and every machine rounds alike.
+dropped. A block depends only on (seed, block). It is computed from raw Philox bits, and with the same rounding on every
+machine, so that a seed gives the same images everywhere.
 
-Legend: n images, S paddles of a snake, W pixels of a side; positions are (row, column), turns index the directions of
-`Paddles`.
+Legend: n images, S paddles of a snake, W side of an image in pixels. Positions are (row, column); turns are indices of
+directions in the arrays of `Paddles`.
 """
 
 from dataclasses import dataclass
@@ -18,31 +19,33 @@ from lra.datasets.probes import Draws
 from lra.tasks._pathfinder_board import Board, Snakes, empty, joined, lit, marked, paint
 from lra.tasks._pathfinder_sprites import DEGREES, FULL, WEIGHT, Paddles, paddles
 
-BLOCK = 500  # images per block
-PAIRS_AT_ONCE, PIXELS_AT_ONCE = 1 << 12, 1 << 25  # maximum pairs of snakes begun together, and pixels of their masks
-TRIES = 3  # attempts to add a paddle to a snake
-DISTRACTOR_TRIES = 5  # attempts to place a distractor
-DEAD_END = WEIGHT * FULL // 10_000  # a snake is stuck if all its weights sum to at most this, 1e-4 in the generator
-GUESSES = 16  # random positions that are tried for a first paddle before all positions are checked
-FRUITLESS = 1 << 15  # pairs begun per completed pair at which `_pairs` gives up
+BLOCK = 500  # number of images in a block
+# maximum number of pairs of snakes that are begun together, and maximum number of pixels of their masks
+PAIRS_AT_ONCE, PIXELS_AT_ONCE = 1 << 12, 1 << 25
+TRIES = 3  # maximum number of attempts to add a paddle to a snake
+DISTRACTOR_TRIES = 5  # maximum number of attempts to place a distractor
+# A snake cannot grow if the sum of its weights is at most this number, which is 1e-4 in the public generator.
+DEAD_END = WEIGHT * FULL // 10_000
+GUESSES = 16  # number of random positions to try for a first paddle before all positions are checked
+FRUITLESS = 1 << 15  # number of pairs begun per completed pair above which `_pairs` gives up
 
 
 @dataclass(kw_only=True)
 class Design:
-    """Options of an image, as in the public generator.
+    """Options that determine an image, as in the public generator.
 
     Args:
-        window: pixels of a side.
-        padding: pixels at the edges that stay empty.
-        seed_distance: pixels between the first paddles of the two snakes.
+        window: side of the image in pixels.
+        padding: width in pixels of the frame that stays empty.
+        seed_distance: distance in pixels between the first paddles of the two snakes.
         paddle_length: length of a paddle in pixels.
         paddle_thickness: thickness of a paddle in pixels, a multiple of 0.5.
-        paddle_margins: free pixels around a paddle; each picture draws one of these values.
-        continuity: straightness of snakes.
+        paddle_margins: number of free pixels around a paddle; one of these values is drawn for each image.
+        continuity: straightness of snakes; the larger it is, the smaller are the angles between consecutive paddles.
         marker_radius: radius of a marker in pixels.
-        contour_length: paddles of a snake.
-        distractors: number of distractors, short snakes that are placed if there is room.
-        distractor_length: paddles of a distractor.
+        contour_length: number of paddles of a snake.
+        distractors: number of distractors, which are short snakes; a distractor without room is left out.
+        distractor_length: number of paddles of a distractor.
         contrast: contrast of the snakes in percent.
         distractor_contrast: contrast of the distractors in percent.
     """
@@ -65,8 +68,11 @@ class Design:
 class Images(NamedTuple):
     """Images of a block.
 
-    `pixels` [n, W, W] uint8; `labels` [n], 1 if both markers are on one snake; `attributes` [n, 3]: distance between
-    the markers in pixels, number of distractors placed, and length in pixels of the snake with the first marker.
+    Attributes:
+        pixels: grey values [n, W, W] uint8.
+        labels: 1 if both markers are on one snake, else 0 [n].
+        attributes: distance between the markers in pixels, number of distractors placed, and length in pixels of the
+            snake with the first marker [n, 3].
     """
 
     pixels: np.ndarray
@@ -91,7 +97,10 @@ def block(index: int, seed: int, design: Design) -> Images:
 def _drawn(
     draws: Draws, design: Design, margin: int, labels: np.ndarray, origins: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return pixels and attributes of images with these labels; `origins` [n]: which snake has the first marker."""
+    """Return pixels [n, W, W] and attributes [n, 3] of images with these labels [n].
+
+    `origins` [n] is the index, 0 or 1, of the snake with the first marker.
+    """
     sizes = design.paddle_length, design.paddle_thickness, margin
     style, rows = paddles(*sizes, design.continuity, design.seed_distance), np.arange(len(labels))
     board, *pair = _pairs(draws, design, style, len(labels))
@@ -116,16 +125,20 @@ def _drawn(
 
 
 def _lengths(steps: np.ndarray) -> np.ndarray:
-    """Return the lengths of steps [..., 2] in 1/256 pixel, as whole numbers, so that sums are equal on all machines."""
+    """Return the lengths [...] of steps [..., 2] in units of 1/256 pixel.
+
+    They are whole numbers, so that their sums are equal on all machines.
+    """
     return np.rint(256 * np.sqrt((steps**2).sum(axis=-1))).astype(np.int64)
 
 
 def _rounded(lengths: np.ndarray) -> np.ndarray:
+    """Convert lengths from units of 1/256 pixel to whole pixels."""
     return (lengths + 128) // 256
 
 
 def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board, Snakes, Snakes]:
-    """Return a board of n images with two complete snakes each, and these snakes."""
+    """Return a board of n images with two complete snakes each, the first snakes, and the second snakes."""
     at_once = min(PAIRS_AT_ONCE, PIXELS_AT_ONCE // (design.window + 2 * style.rim) ** 2)
     arrivals: list[tuple[Board, Snakes, Snakes]] = []
     begun = arrived = 0
@@ -143,21 +156,28 @@ def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board,
 
 
 def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes, Snakes]:
-    """Begin a pair of snakes on each board, and return the boards where both were completed, and these snakes."""
+    """Grow two snakes in each image of the board, and keep the images in which both are complete.
+
+    Returns:
+        A board of the images that are kept, their first snakes, and their second snakes.
+    """
     rows, pair = _seeds(draws, design, board)
     for _ in range(design.contour_length - 1):
-        for number in range(2):  # in turns, so that neither snake takes the room of the other
+        for number in range(2):  # in turns, so that neither snake takes all the room
             kept, pair[number] = _extended(draws, board, rows, pair[number])
             rows, pair[1 - number] = rows[kept], pair[1 - number].at(kept)
-    for snake in pair:  # `_extended` has drawn all paddles but the last
+    for snake in pair:  # draw the last paddles; `_extended` has drawn the others
         board.add(rows, snake.positions[:, -1], snake.turns[:, -1])
     return board.at(rows), *pair  # type: ignore[return-value]
 
 
 def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list[Snakes]]:
-    """Return the indices of images with room for the first paddles of two snakes, and these paddles.
+    """Draw the first paddle of two snakes at random for each image of the board.
 
-    The first snake begins at least 2 * `seed_distance` away from the edges of the window.
+    The first snake begins at least `2 * seed_distance` pixels away from the edges of the window.
+
+    Returns:
+        Indices of the images in which both paddles have room, and the two snakes in these images.
     """
     style, n = board.style, len(board)
     edge = 2 * design.seed_distance
@@ -180,18 +200,19 @@ def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list
 
 
 def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tuple[np.ndarray, Snakes]:
-    """Add a paddle to each snake with room for it, and return the indices of these snakes, and the longer snakes.
+    """Return the indices of the snakes with room for another paddle, and these snakes with the paddle added.
 
-    A paddle is drawn into the mask when the next one is placed; if it were drawn earlier, the next would touch it.
+    The new paddle is not yet drawn into the mask of the board, because the next paddle would touch it. Instead, the
+    paddle before it is drawn.
     """
     style, rim = board.style, board.style.rim
     pivots = snake.pivot + style.ahead[snake.turns[:, -1]]
     points = pivots[:, None] + style.points  # [n, K, 2]
     room = FULL - board.near[rows[:, None], points[..., 0] + rim, points[..., 1] + rim].astype(np.int64)  # [n, K]
-    # Whole numbers, whose sums are exact: a draw below the last sum falls into the range of one of the K points.
+    # Weights are whole numbers, so their sums are exact: a draw below the last sum is in the range of one of K points.
     ends = np.cumsum(room * style.weights[snake.turns[:, -1]], axis=1)  # [n, K]
     chosen = np.full(len(rows), -1)
-    open_ = np.flatnonzero(ends[:, -1] > DEAD_END)  # snakes without a paddle yet
+    open_ = np.flatnonzero(ends[:, -1] > DEAD_END)  # snakes for which no paddle is chosen yet
     for _ in range(TRIES):
         drawn = (ends[open_] <= draws.below(ends[open_, -1], len(open_))[:, None]).sum(axis=1)
         clear = ~board.touches(rows[open_], points[open_, drawn], DEGREES + drawn)
@@ -202,17 +223,18 @@ def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tu
 
 
 def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, Snakes]:
-    """Add a distractor to each image with room for one, and return the indices of these images, and the snakes."""
+    """Add a distractor to each image with room for one; return the indices of these images, and the distractors."""
     missing, drawn = np.arange(len(board)), []
     for _ in range(DISTRACTOR_TRIES):
         turns = draws.below(DEGREES, len(missing))
         seeded, snake = _beginnings(draws, board, missing, turns)
         images = missing[seeded]
-        trial, rows = board.at(images), np.arange(len(images))  # copies: an incomplete distractor leaves no mark
+        # Grow distractors on copies of the images, so that an incomplete distractor leaves no trace.
+        trial, rows = board.at(images), np.arange(len(images))
         for _ in range(design.distractor_length - 1):
             kept, snake = _extended(draws, trial, rows, snake)
             rows = rows[kept]
-        trial.add(rows, snake.positions[:, -1], snake.turns[:, -1])  # the last paddle, as in `_arrived`
+        trial.add(rows, snake.positions[:, -1], snake.turns[:, -1])  # the last paddles, as in `_arrived`
         board.put(images[rows], trial.at(rows))
         drawn.append((images[rows], snake))
         missing = np.setdiff1d(missing, images[rows])
@@ -221,19 +243,22 @@ def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray
 
 
 def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray) -> tuple[np.ndarray, Snakes]:
-    """Place first paddles [n] of these directions at random free positions; return the indices placed, and the paddles.
+    """Choose a random free position for a first paddle with the direction `turns` [n] in each of the images `rows` [n].
 
-    GUESSES random positions are tried first; only for paddles that fit at none of them all positions are checked.
+    GUESSES random positions are tried first. All positions are checked only for paddles that fit at none of these.
+
+    Returns:
+        Indices of the paddles that fit, and snakes that consist of these paddles.
     """
     guesses = draws.below(board.window, len(rows), GUESSES, 2)
     free = _fits(board, np.repeat(rows, GUESSES), np.repeat(turns, GUESSES), guesses.reshape(-1, 2))
     free = free.reshape(len(rows), GUESSES)
-    # The first free guess is as random as any: guesses are independent.
+    # Guesses are independent, so the first free guess is uniformly distributed over the free positions.
     positions = guesses[np.arange(len(rows)), free.argmax(axis=1)]
     placed = free.any(axis=1)
     lost = np.flatnonzero(~placed)
     grid = np.argwhere(np.ones((board.window, board.window), dtype=bool))
-    owners, choices = np.divmod(np.arange(len(lost) * len(grid)), len(grid))  # each lost paddle with each pixel
+    owners, choices = np.divmod(np.arange(len(lost) * len(grid)), len(grid))  # all pairs of lost paddle and pixel
     free = np.flatnonzero(_fits(board, rows[lost[owners]], turns[lost[owners]], grid[choices]))
     counts = np.bincount(owners[free], minlength=len(lost))
     some = np.flatnonzero(counts)
@@ -245,10 +270,10 @@ def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray)
 
 
 def _fits(board: Board, rows: np.ndarray, turns: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return True for each first paddle [n] that fits; its pixels are checked up to the first occupied one."""
+    """Return a mask [n] of those first paddles that fit; the pixels of a paddle are checked until one is occupied."""
     style = board.style
     fits = board.within(positions + style.head[turns]) & board.within(positions + style.first[turns])
-    left = np.flatnonzero(fits)  # only these are checked further
+    left = np.flatnonzero(fits)  # indices of the paddles that may still fit
     for number in range(style.seen.shape[1]):
         free = board.free(rows[left], positions[left] + style.seen[turns[left], number])
         fits[left[~free]] = False

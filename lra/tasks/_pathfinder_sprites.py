@@ -1,10 +1,11 @@
-"""Sprites of Pathfinder's paddles and markers for every direction, computed once.
+"""Compute the sprites of Pathfinder's paddles and markers, once for every direction.
 
 As in the public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder; Linsley et al. 2018), which used SciPy's
 former `imresize`, sprites are drawn by Pillow at twice the size and reduced by its Lanczos filter. Sines are rounded to
 30 bits before they are compared with a whole number, so that every machine computes the same pixels.
 
-Legend: A directions (360 whole degrees for a first paddle, then K for later ones), P pixels of a side.
+Legend: A = 360 + K directions (whole degrees for a first paddle, then K directions for later paddles), P side of a
+sprite in pixels.
 """
 
 from dataclasses import dataclass
@@ -15,29 +16,29 @@ import numpy as np
 import PIL.Image
 import PIL.ImageDraw
 
-DEGREES = 360  # directions of a first paddle
-SCALE = 2  # factor by which sprites are drawn larger
-ONE = 1 << 30  # fixed-point 1 of sines and cosines
-# Indices of -120 and 120 degrees: in floating point their cosine is slightly above -1/2, so the public generator rounds
-# it up once more.
+DEGREES = 360  # number of directions of a first paddle
+SCALE = 2  # factor by which sprites are drawn larger, before they are reduced
+ONE = 1 << 30  # the number 1 in fixed-point sines and cosines
+# Indices of -120 and 120 degrees. In floating point their cosine is slightly above -1/2, so the public generator rounds
+# the column displacement up by one more pixel.
 ROUNDED_TWICE = [60, 300]
-LANCZOS = 3  # lobes of the filter on either side
-FULL = 255
-TOUCH = 459  # 1.8 * 255: two masks touch where their sum is at least this
+LANCZOS = 3  # number of lobes of the filter on either side
+FULL = 255  # maximum value of a pixel
+TOUCH = 459  # 1.8 * 255: two masks touch at pixels where their sum is at least this
 
 
 def sines(radians: np.ndarray) -> np.ndarray:
-    """Return sine and cosine [n, 2] in units of 1 / ONE: the displacements in rows and columns."""
+    """Return sine and cosine of n angles [n, 2] in units of 1 / ONE: the row and the column of a unit step."""
     return np.rint(np.stack([np.sin(radians), np.cos(radians)], axis=1) * ONE).astype(np.int64)
 
 
 def rounded_up(distance: int, directions: np.ndarray) -> np.ndarray:
-    """Return the displacements [n, 2] of walks of `distance` pixels in these directions, rounded up."""
+    """Return the displacements [n, 2], rounded up to whole pixels, of `distance` pixels in these directions."""
     return -((-distance * directions) // ONE)
 
 
 def circle_points(radius: int) -> np.ndarray:
-    """Return the distinct pixels [K, 2], rounded down, of points on a circle that are one pixel of arc apart."""
+    """Return the distinct pixels [K, 2] of points on a circle around 0, one pixel of arc apart and rounded down."""
     around = sines(np.arange(ceil(2 * np.pi * radius)) / radius)
     return np.unique(radius * around // ONE, axis=0)
 
@@ -49,7 +50,7 @@ def disc(radius: int) -> np.ndarray:
 
 
 def dilated(image: np.ndarray, radius: int) -> np.ndarray:
-    """Return the maximum of the image within `radius` of each pixel [..., P, P]."""
+    """Return images [..., P, P] in which each pixel is the maximum of `image` within `radius` pixels of it."""
     side = image.shape[-1]
     wide = np.pad(image, [(0, 0)] * (image.ndim - 2) + [(radius, radius)] * 2)
     shifts = np.argwhere(disc(radius))
@@ -57,7 +58,7 @@ def dilated(image: np.ndarray, radius: int) -> np.ndarray:
 
 
 def line(side: int, end: np.ndarray, width: int) -> np.ndarray:
-    """Draw a line from the centre of a square [side, side] uint8 to `end`, relative to it; `width` is in pixels."""
+    """Return an image [side, side] uint8 of a line from its centre to `end`, relative to the centre in pixels."""
     middle, (row, column) = side // 2, end.tolist()
     image = PIL.Image.new("L", (side, side))
     PIL.ImageDraw.Draw(image).line([(middle, middle), (middle + column, middle + row)], fill=FULL, width=width)
@@ -65,7 +66,7 @@ def line(side: int, end: np.ndarray, width: int) -> np.ndarray:
 
 
 def shrunk(images: np.ndarray, side: int) -> np.ndarray:
-    """Reduce images [..., s, s] uint8 to [..., side, side] by a Lanczos filter."""
+    """Return the images [..., s, s] uint8, reduced to [..., side, side] by a Lanczos filter."""
     small = [
         PIL.Image.fromarray(image).resize((side, side), PIL.Image.Resampling.LANCZOS)
         for image in images.reshape(-1, *images.shape[-2:])
@@ -75,20 +76,22 @@ def shrunk(images: np.ndarray, side: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Paddles:
-    """Sprites of the paddles with one margin for A directions, and the steps from one paddle to the next.
+    """Sprites of paddles with the same margin in A directions, and displacements from one paddle to the next.
 
-    Legend: P pixels of a side of a paddle's sprite, Q with the margin.
+    Legend: P side of a paddle's sprite in pixels, Q = P + 2 * margin.
 
     Attributes:
+        margin: number of free pixels around a paddle.
         line, mask: sprites without and with the margin, centred on the start point of the paddle [A, P, P] uint8.
-        near: the mask dilated by the margin [A, Q, Q].
-        room: maximum occupancy under each pixel at which the paddle does not touch it [A, P, P].
+        near: `mask` dilated by the margin [A, Q, Q] uint8.
+        room: maximum value of each pixel of a board's mask at which a paddle does not touch it [A, P, P] uint8.
         points: possible start points of the next paddle, relative to its pivot [K, 2].
         head, first: displacements from the start point of a first paddle to its other end, and to its pivot [360, 2].
-        ahead: displacements from a pivot to the next one [A, 2].
+        ahead: displacements from the pivot of a paddle to the pivot of the next [A, 2].
         second: displacements from the start point of the first snake to that of the second [360, 2], not rounded.
-        weights: relative likelihoods of the next direction, WEIGHT for straight on [A, K].
-        seen: pixels around the start point of a first paddle that must be free, some repeated [360, S, 2].
+        weights: relative probabilities of the next direction, WEIGHT for straight on [A, K].
+        seen: displacements from the start point of a first paddle to the pixels that must be free [360, S, 2]; some are
+            repeated, so that every direction has S of them.
     """
 
     margin: int
@@ -106,22 +109,22 @@ class Paddles:
 
     @property
     def rim(self) -> int:
-        """Maximum number of pixels by which a paddle, or a candidate for one, exceeds the window."""
+        """Maximum number of pixels by which the sprite of a paddle or of a candidate exceeds the window."""
         return self.near.shape[-1] // 2 + 2
 
 
-WEIGHT = 1 << 16
+WEIGHT = 1 << 16  # weight of the direction straight on
 
 
 @cache
 def paddles(length: int, thickness: float, margin: int, continuity: float, seed_distance: int) -> Paddles:
-    """Return the sprites and steps of paddles with these sizes in pixels."""
+    """Return the sprites and displacements of paddles; sizes are in pixels."""
     reach = length + ceil(thickness) + margin
     points = circle_points(length + margin)
     angles = np.concatenate([np.deg2rad(np.arange(DEGREES) - DEGREES // 2), np.arctan2(points[:, 0], points[:, 1])])
     directions = sines(angles)
     begun = directions[:DEGREES]
-    drawn = np.concatenate([begun, -directions[DEGREES:]])  # a further one begins at its head
+    drawn = np.concatenate([begun, -directions[DEGREES:]])  # a later paddle is drawn backwards, from its head
     ends = rounded_up(SCALE * length, drawn)
     ends[ROUNDED_TWICE, 1] += 1
     lines = np.stack([line(SCALE * 2 * reach + 1, end, round(thickness * SCALE)) for end in ends])
@@ -147,7 +150,10 @@ def paddles(length: int, thickness: float, margin: int, continuity: float, seed_
 
 
 def _seen(masks: np.ndarray, reach: int) -> np.ndarray:
-    """Return the full pixels of each mask as the public generator checks them: shifted by 1, and at most `reach`."""
+    """Return the pixels of value FULL of each mask, relative to its centre [360, S, 2].
+
+    As in the public generator, they are shifted by 1, and only those up to `reach` rows and columns ahead are used.
+    """
     lists = [np.argwhere(mask == FULL) - len(mask) // 2 + 1 for mask in masks]
     lists = [offsets[(offsets <= reach).all(axis=1)] for offsets in lists]
     longest = max(map(len, lists))
@@ -156,10 +162,10 @@ def _seen(masks: np.ndarray, reach: int) -> np.ndarray:
 
 @cache
 def markers(radius: float, window: int) -> np.ndarray:
-    """Return sprites [C, C, C, C] uint8 of a marker at each position of a square of C pixels a side.
+    """Return the sprites [C, C, C, C] uint8 of a marker at each position [C, C] in a square of side C.
 
-    The centre stands for all positions far from the edges of the window. Positions near a side of the square are for
-    markers near that edge, where the filter sees no pixels beyond the window.
+    The sprite at the centre is used for all positions far from the edges of the window. The sprites near a side of the
+    square are used near that edge of the window, where the filter sees no pixels beyond the window.
     """
     far = ceil(radius) + 2 * LANCZOS + 1
     side = min(2 * far + 1, window)

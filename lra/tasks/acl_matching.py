@@ -1,4 +1,7 @@
-"""ACL matching: does one paper cite the other? The data differ from those of `matching`; scores are not comparable."""
+"""ACL matching: predict whether one paper cites the other.
+
+The data differ from the data of `matching`, so scores of the two tasks are not comparable.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,11 +16,11 @@ DOCUMENTS = "docs.jsonl.xz"
 
 
 class AclMatching(Pairs):
-    """Pairs of papers of the ACL Anthology, one half with and one half without a citation.
+    """Builder of a task with pairs of papers of the ACL Anthology; in half of the pairs the first cites the other.
 
     Raw data: acl_pairs/docs.jsonl.xz with the fields id and text, and acl_pairs/pairs.{train,eval,test}.tsv.xz with the
-    columns label, citing id, other id. A document is its text in UTF-8. Splits have papers in common, but
-    no pairs.
+    columns label, citing id, other id. A document is the text of a paper in UTF-8. Splits have papers in common, but no
+    pairs.
     """
 
     name = "acl_matching"

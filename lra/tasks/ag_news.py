@@ -1,4 +1,4 @@
-"""AG News: topic of a news item from its title and description; World, Sports, Business, Sci/Tech.
+"""AG News: classify the title and description of a news item as World, Sports, Business or Sci/Tech.
 
 The first 70 % of the training data are the training split, the rest is the validation split, as in SimpleTRON.
 
@@ -46,10 +46,11 @@ ROWS = {"train": 120_000, "test": 7_600}
 HEAD, TAIL = 128, 384
 BPE_VOCABULARY = 8_000
 LICENCE = "non-commercial research; cite Zhang, Zhao and LeCun 2015"
-ORDERED_BY_DIGEST = "by SHA-256 of the text: the source has not the official order"  # stored in records: keep the text
+# Records store this text, so it must not change.
+ORDERED_BY_DIGEST = "by SHA-256 of the text: the source has not the official order"
 
 PARTIAL, HUB = "ag_news_partial", "fancyzhx/ag_news"
-PARTIAL_ROWS = "18.6k train"  # note in the task's name; the full data have 120,000
+PARTIAL_ROWS = "18.6k train"  # note in the task's name; the full training data have 120,000 items
 WANTS = "ag_news_csv/train.csv and ag_news_csv/test.csv of the unpacked ag_news_csv.tgz"
 CSV_FILES = {"train": "ag_news_csv/train.csv", "test": "ag_news_csv/test.csv"}
 PARTIAL_FILES = {"train": f"{PARTIAL}/train.partial.jsonl.xz", "test": f"{PARTIAL}/test.csv.xz"}
@@ -63,12 +64,12 @@ Examples = list[tuple[str, int]]
 
 @dataclass(kw_only=True)
 class AgNews(FromSource):
-    """Titles and descriptions of news items, as tokens.
+    """Builder of the task; an example is the title and description of a news item, as tokens.
 
     Args:
-        tokenizer: `wordpiece` is that of bert-base-cased, with its vocabulary from the file `vocab`, the data folder or
-            the hub; `wordpiece_uncased` lower-cases the text first; `bpe` is trained on the training split; `auto` is
-            `wordpiece` if its vocabulary is on this machine, else `bpe`, and never downloads.
+        tokenizer: `wordpiece` is the tokenizer of bert-base-cased, whose vocabulary is the file `vocab`, or else comes
+            from the data folder or the hub; `wordpiece_uncased` lower-cases the text first; `bpe` is trained on the
+            training split; `auto` is `wordpiece` if the vocabulary is on this machine, else `bpe`, and never downloads.
         vocab: path of BERT's vocabulary file, or None.
         vocabulary: number of tokens of the BPE.
         head: number of tokens kept from the beginning of an item that is longer than head + tail.
@@ -131,10 +132,10 @@ class AgNews(FromSource):
     def identity(self) -> Identity:
         auto = "wordpiece" if self._pieces else "bpe"
         kind = auto if self.tokenizer == "auto" else self.tokenizer
-        return {**super().identity(), "vocab": None, "tokenizer": kind}  # `files` covers the vocabulary
+        return {**super().identity(), "vocab": None, "tokenizer": kind}  # the vocabulary counts as a raw file
 
     def find(self) -> Source:
-        """Return the first source that exists: the official CSV files, the files of a part of train, else the hub."""
+        """Return the first source that exists: the official CSV files, files with a part of train, or else the hub."""
         for name, layout in (("the official CSV files", CSV_FILES), (PARTIAL, PARTIAL_FILES)):
             if files := self.together(layout):
                 return of_splits(name, files, _of_file)
@@ -148,7 +149,7 @@ class AgNews(FromSource):
             )
         examples_by_split = source.read()
         ordered, train = source.name != PARTIAL, examples_by_split["train"]
-        if not ordered:  # then the split at 70 % would depend on the order of the file
+        if not ordered:  # the file has another order than the official one, and the split at 70 % must not depend on it
             train = sorted(train, key=lambda item: hashlib.sha256(item[0].encode()).digest())
         cut = len(train) * 7 // 10
         splits = {"train": train[:cut], "val": train[cut:], "test": examples_by_split["test"]}
@@ -188,7 +189,7 @@ class AgNews(FromSource):
         return decode(ids, tokenizer)
 
     def _tokenizer(self, train: list[str], path: Path) -> "Tokenizer":
-        """Load or train the tokenizer and save it as `path`."""
+        """Return the tokenizer, which is loaded or trained on the texts `train`, and save it as `path`."""
         if not self._pieces:
             return train_bpe(train, self.vocabulary, path)
         wants = f"{VOCABULARIES[0]}, or choose task.tokenizer=bpe"
@@ -199,10 +200,10 @@ class AgNews(FromSource):
 
 
 def _of_file(path: Path) -> Examples:
-    """Read a file of JSON lines with label and text, or an official CSV file: class index (1 to 4), title, description.
+    """Return the examples of a file of JSON lines with label and text, or of an official CSV file.
 
-    Each line of an official file is a row, since line ends in texts are written as a backslash and n. Backslashes stay
-    in the texts.
+    The columns of an official file are class index (1 to 4), title, description. Each line is a row, since line ends in
+    texts are written as a backslash and n. Backslashes stay in the texts.
     """
     if ".csv" not in path.suffixes:
         rows = readers.json_rows(path, label=int, text=str)

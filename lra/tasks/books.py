@@ -1,7 +1,7 @@
 """Books: next-token prediction on English children's books.
 
 Splits hold whole books in a fixed random order: 90 % of the characters for training, 5 % each for validation and test.
-The books of a split are concatenated to one stream.
+The books of a split are concatenated into one stream of tokens.
 
 Source:
     Chen 2023, the Extractor.
@@ -24,7 +24,7 @@ from lra.datasets.tokenise import TOKENIZER, BpeVocabulary, decode, encode, trai
 from lra.tasks import TaskSpec, titled
 
 VERSION = 1
-CONTEXT, VOCABULARY = 128, 5_000  # values of the paper
+CONTEXT, VOCABULARY = 128, 5_000  # values in the paper; the task's name lists other values
 Group = Literal["children", "young-adventure"]
 GROUPS = get_args(Group)
 ENDS = (0.90, 0.95)  # ends of train and of validation, as fractions of all characters
@@ -32,8 +32,8 @@ ENDS = (0.90, 0.95)  # ends of train and of validation, as fractions of all char
 COLLECTION = "childrens_books/books.jsonl"
 WANTS = f"{COLLECTION}[.xz], a book a line with the fields path, year, group ({' or '.join(GROUPS)}), text"
 LICENCE = "public domain in the USA"
-LEFT_OUT_YEAR = "1992"  # an old text whose edition may not be free
-LISTING = "books.json"  # file in the prepared task: paths of the books of each split
+LEFT_OUT_YEAR = "1992"  # books of this year are left out: an old text in an edition that may be under copyright
+LISTING = "books.json"  # file in the folder of the prepared task that lists the paths of the books of each split
 
 
 Book = dict[str, str]
@@ -41,10 +41,10 @@ Book = dict[str, str]
 
 
 class Books(FromSource):
-    """Windows of BPE tokens; the BPE is trained on the training split.
+    """Builder of the task; an example is a window of BPE tokens, and the BPE is trained on the training split.
 
     Args:
-        context: number of tokens of a window.
+        context: number of tokens in a window.
         vocabulary: number of tokens of the BPE.
         groups: groups of books to use.
         limit: maximum number of books of all splits together, or None.
@@ -96,7 +96,7 @@ class Books(FromSource):
             tokens = 0
             for book in books:
                 [ids] = encode(tokenizer, [book["text"]])
-                writers[split].add(0, ids)
+                writers[split].add(0, ids)  # next-token prediction does not use the label
                 tokens += len(ids)
             if tokens <= self.context:
                 raise UserError(
@@ -122,9 +122,9 @@ class Books(FromSource):
 
 
 def _split(books: list[Book]) -> dict[str, list[Book]]:
-    """Cut at the book ends nearest to ENDS, in characters, so that each split has at least one book."""
+    """Return the books of each split, cut at the book ends nearest to ENDS; each split has at least one book."""
     if len(books) < len(SPLITS):
-        raise UserError(f"books: found {len(books)}, expected at least {len(SPLITS)}: no book is in two splits")
+        raise UserError(f"books: found {len(books)}, expected at least {len(SPLITS)}, one for each split")
     ends = np.cumsum([len(book["text"]) for book in books])
     first, second = (int(np.abs(ends - fraction * ends[-1]).argmin()) + 1 for fraction in ENDS)
     first = min(first, len(books) - 2)  # leave one book each for validation and test

@@ -1,7 +1,7 @@
-"""Classification of texts, pairs of texts or token ids, from the user's own files or data sets of the hub.
+"""Classify texts, pairs of texts or token ids from the user's own files or from data sets of the hub.
 
-The way of a review: `files_of` finds its file, `tables.examples` reads its row, `Files._read` puts it into a split, and
-`Files.fill` writes its tokens.
+Data are prepared in four steps: `files_of` finds the files of each split, `tables.examples` reads their rows,
+`Files._read` assigns the rows to splits, and `Files.fill` writes their tokens.
 """
 
 from collections.abc import Iterator
@@ -41,20 +41,22 @@ from lra.tasks._files_of_splits import Data, Paths, files_of
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-VERSION = 5  # 4 kept padding on the left, 3 dropped carriage returns in quoted cells, 2 kept the quotes of TSV cells
+# Version 4 did not strip padding on the left, 3 dropped carriage returns in quoted cells, and 2 did not remove the
+# quote marks around TSV cells.
+VERSION = 5
 
 Fraction = Annotated[float, Field(gt=0, lt=0.5)]
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a model depends on in the user's data.
+    """Properties of the user's data that a model depends on.
 
     Attributes:
-        files: files of train, and of each other split with labels.
-        labels: names of the classes, in order.
+        files: files of train and of each other split with labels.
+        labels: names of the classes, in the order of their numbers.
         texts: number of texts of an example.
-        vocabulary: number of token ids of all splits with padding; None for texts.
+        vocabulary: number of token ids in all splits, padding included; None if the data are texts.
     """
 
     files: Paths
@@ -65,7 +67,7 @@ class Content:
 
 @dataclass(kw_only=True)
 class Files(FromSource):
-    """Texts, pairs of texts, or token ids with labels.
+    """Builder of a task with labelled texts, pairs of texts, or token ids.
 
     Args:
         data: a folder, one file, or a file for each split; `hf:NAME` or `hf:NAME:CONFIGURATION` is a data set that
@@ -75,8 +77,8 @@ class Files(FromSource):
         text: column of the texts, or of lists of token ids.
         text2: column of the second text of pairs.
         label: column of the classes.
-        columns: all columns of CSV and TSV files without a header, or None.
-        quotes: how quoted cells of CSV and TSV files hold a quote mark, see `Columns`.
+        columns: names of all columns of CSV and TSV files without a header, or None.
+        quotes: notation of quote marks in CSV and TSV files, see `Columns`.
         tokens: `bytes`, `bpe` for a byte-level BPE trained on train, or `ids` for columns with lists of token ids.
         vocabulary: number of tokens of the BPE.
         padding: token id that is stripped from both ends of lists of token ids, or None.
@@ -98,7 +100,7 @@ class Files(FromSource):
     padding: NonNegativeInt | None
     max_length: PositiveInt
     limit: PositiveInt | None
-    name: str | None = field()  # type: ignore[assignment]  # without it, the base class's name would be a default
+    name: str | None = field()  # type: ignore[assignment]  # without `field()`, `TaskBuilder.name` is its default
 
     def __post_init__(self) -> None:
         self.fractions = {"val": self.val, "test": self.test}
@@ -116,14 +118,14 @@ class Files(FromSource):
         self._tokenizer: Tokenizer | None = None  # set by `fill` for a BPE; `baselines` decodes with it
 
     def at(self, data_config: DataConfig) -> Self:
-        """Return a copy as `TaskBuilder.at` does, which has read labels and token ids of the files."""
+        """Return a copy for these folders, as `TaskBuilder.at` does, and read labels and token ids from the files."""
         builder = super().at(data_config)
         builder._content = builder._scanned()
         return builder
 
     @property
     def content(self) -> Content:
-        """Content of the files, which `at` has read."""
+        """Content of the files, which `at` has read; `at` must have been called."""
         assert self._content is not None, "call `at` first"
         return self._content
 
@@ -176,7 +178,7 @@ class Files(FromSource):
                 ids = [document[: self.max_length] for document in whole]
                 cut += max(map(len, whole)) > self.max_length
                 writers[split].add(classes[row.label], *ids)
-                # Two different inputs are enough to show that truncation or padding has not made all equal.
+                # Two different inputs suffice to show that truncation or padding has not made all inputs equal.
                 if split == "train" and len(inputs) < 2:
                     inputs.add(b"".join(document.tobytes() for document in ids))
         if len(inputs) == 1:
@@ -199,7 +201,7 @@ class Files(FromSource):
     def baselines(self, splits: Splits) -> dict[str, float]:
         """Return test accuracies (percent) of the majority class and a bag of words; a token id counts as a word.
 
-        Pairs of texts (bytes) with the labels 0 and 1 have a third baseline, their cosine.
+        Pairs of texts as bytes with the labels 0 and 1 have a third baseline, the cosine of the two texts.
         """
         train, test = splits["train"], splits["test"]
         scores = {"majority class": majority(train, test)}
@@ -212,7 +214,7 @@ class Files(FromSource):
         return scores
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Return groups by length, and by class under the names of the labels."""
+        """Return the indices of a split's examples grouped by length and, separately, by the name of the class."""
         labels = self.class_names()
         return {**super().groups(split), "class": by_value(split.labels, lambda number: labels[number])}
 
@@ -234,9 +236,10 @@ class Files(FromSource):
         return ids + 1 if self.tokens == "ids" else ids
 
     def _scanned(self) -> Content:
-        """Read labels, number of texts and largest token id of all files; results are stored until a file changes.
+        """Return the content of all files; summaries of files are stored until a file changes.
 
-        A split counts as unlabelled if all its labels are empty, null or -1; -1 is a label if train has it.
+        A split counts as unlabelled if all its labels are empty, null or -1. If train has the label -1, -1 counts as a
+        label.
         """
         files, columns = files_of(self, self.data), self.column_names
         found = {
@@ -259,30 +262,31 @@ class Files(FromSource):
             files=labelled,
             labels=sorted(train, key=lambda label: (int(label), label)) if numbers else sorted(train),
             texts=found[first]["texts"],
-            vocabulary=max(ids) + 2 if ids else None,  # + 2 for id 0 and padding
+            vocabulary=max(ids) + 2 if ids else None,  # + 2: ids begin at 0, and padding is added
         )
 
     def _held_out(self) -> dict[str, float]:
-        """Return the fractions of train that are held out for splits without labelled files."""
+        """Return the fraction of train that is held out for each split without labelled files, by split."""
         return {split: fraction for split, fraction in self.fractions.items() if split not in self.content.files}
 
     def _read(self) -> dict[str, list[Example]]:
         """Return the examples of all splits; those of splits without a file are held out from train."""
         content, labels = self.content, set(self.content.labels)
         for split in files_of(self, self.data).keys() - content.files.keys():
-            say(f"{self.name}: {split} is not read, its labels are hidden; a fraction of train is held out instead")
+            say(f"{self.name}: {split} is not read, since its labels are hidden; a part of train is held out instead")
         rows: dict[str, list[Example]] = {}
         for split, paths in content.files.items():
             every = [row for path in paths for row in examples(path, self.column_names)]
             rows[split] = [row for row in every if row.label is not None]
             if unlabelled := len(every) - len(rows[split]):
-                say(f"{self.name}: {unlabelled:,} rows of {split} are not read, they have no label")
+                say(f"{self.name}: {unlabelled:,} rows of {split} are not read, since they have no label")
             for row in rows[split]:
                 if row.label not in labels:
                     raise UserError(f"{row.where}: label {row.label!r:.80} of {split} does not occur in train")
                 if len(row.texts) != content.texts:
                     raise UserError(f"{row.where}: {len(row.texts)} texts, but the first row has {content.texts}")
-        for split, fraction in reversed(self._held_out().items()):  # test first, so that it does not depend on task.val
+        # The test split is held out first, so that it does not depend on task.val.
+        for split, fraction in reversed(self._held_out().items()):
             numbers = np.unique([row.label for row in rows["train"]], return_inverse=True)[1]
             chosen = held_out(numbers, fraction, split)
             if not chosen.any():
@@ -296,13 +300,13 @@ class Files(FromSource):
         return {split: rows[split] for split in SPLITS}
 
     def _tokens(self, texts: list[Any]) -> Iterator[np.ndarray]:
-        """Yield the token ids [L] uint16 of each text, not cut; ids that a file holds are used as they are."""
+        """Yield the token ids [L] uint16 of each text before truncation; `texts` that are ids are yielded unchanged."""
         if self._tokenizer is not None:
             return encode(self._tokenizer, texts)
         return iter(texts) if self.tokens == "ids" else (byte_ids(text.encode(), None) for text in texts)
 
     def _texts(self, split: Split) -> Iterator[str]:
-        """Yield the text of each example as the model reads it; pairs are joined, and token ids written as words."""
+        """Yield the text of each example as the model reads it; pairs are joined, and a token id becomes a word."""
         documents = split.stored(split.index)
         for _ in range(len(split)):
             yield " ".join(self._text(next(documents)) for _ in range(split.documents))
@@ -314,7 +318,12 @@ class Files(FromSource):
 
 
 def scan(path: Path, columns: Columns) -> dict[str, Any]:
-    """Return a summary of a file: `labels` with the `file:line` of each first row, `texts` of a row, `largest` id."""
+    """Return a summary of a file.
+
+    Returns:
+        `labels`: `file:line` of the first row with each label; `texts`: number of texts of a row; `largest`: largest
+        token id, or None for texts.
+    """
     labels: dict[str, str] = {}
     texts, largest = 0, None
     for row in examples(path, columns):

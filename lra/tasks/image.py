@@ -1,6 +1,7 @@
 """Image: CIFAR-10 in grey, read pixel by pixel, row after row; 1,024 tokens, 10 classes.
 
-Long Range Arena trains on the first 90 % in the order of its own loader, so its validation split has other images.
+Long Range Arena trains on the first 90 % in the order of its own loader, so its validation split has other images than
+the one built here.
 
 Source:
     Data: Krizhevsky 2009, 50,000 images for training and 10,000 for test. Task: Long Range Arena (Tay et al. 2021).
@@ -39,7 +40,7 @@ Images = tuple[np.ndarray, np.ndarray]
 
 @dataclass(kw_only=True)
 class Image(FromSource):
-    """Grey pictures of CIFAR-10; a token is a grey value (0 to 255) + 1, since 0 is padding.
+    """Builder of the task; an example is a picture, and a token is a grey value (0 to 255) + 1, since 0 is padding.
 
     Args:
         limit: maximum number of examples of each split, or None.
@@ -62,7 +63,7 @@ class Image(FromSource):
         )
 
     def find(self) -> Source:
-        """Return the folder of grey copies if it exists, else the hub."""
+        """Return the source: the folder of grey copies if it exists, else the hub."""
         if files := self.together(COPIES_FILES):
             return Source(name=COPIES, files=[*files.values()], read=lambda: _read_copies(files))
         return Source(name=f"the hub: {HUB}", read=lambda: _read_hub(self.config))
@@ -70,7 +71,8 @@ class Image(FromSource):
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         copies, read = source.name == COPIES, source.read()
         pixels, labels = read["train"]
-        # The last tenth of train is for validation; of the copies, whose order is lost, a random tenth of each class.
+        # The last tenth of train is the validation split. The copies are not in the official order, so for them it is a
+        # random tenth of each class.
         held = held_out(labels) if copies else np.arange(len(labels)) >= len(labels) - len(labels) // 10
         splits = {"train": (pixels[~held], labels[~held]), "val": (pixels[held], labels[held]), "test": read["test"]}
         for split, (pixels, labels) in splits.items():
@@ -90,9 +92,9 @@ class Image(FromSource):
 
 
 def grey(rgb: np.ndarray) -> np.ndarray:
-    """Convert colours to luma 0.2989 R + 0.5870 G + 0.1140 B (ITU-R 601).
+    """Return the luma 0.2989 R + 0.5870 G + 0.1140 B (ITU-R 601) of colours.
 
-    The result is multiplied by 255.5 / 255 and truncated, as in TensorFlow's rgb_to_grayscale, which Long Range Arena
+    The luma is multiplied by 255.5 / 255 and truncated, as in TensorFlow's rgb_to_grayscale, which Long Range Arena
     uses. Integer arithmetic gives the same bytes on every machine.
 
     Args:

@@ -42,7 +42,7 @@ class Expressions(TaskBuilder):
     """Base class of the tasks with ListOps expressions, generated or from files."""
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Return groups by root operator, by depth (levels, digits included), by length and by class."""
+        """Return the indices of a split's expressions grouped, separately, by root operator, depth, length, class."""
         return {
             "root operator": by_value(_starts(split, 1), lambda root: WORDS[root - 1].removeprefix("[")),
             "depth": by_value(depths(split)),
@@ -50,7 +50,7 @@ class Expressions(TaskBuilder):
         }
 
     def encode(self, text: str, tokenizer: Path) -> np.ndarray:
-        """Return the ids of the words of an expression without parentheses, as `[MAX 2 [MIN 4 7 ] 0 ]`."""
+        """Return the token ids of an expression such as `[MAX 2 [MIN 4 7 ] 0 ]`; parentheses are ignored."""
         return _ids_of(text, "expression").astype(np.uint16)
 
     def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
@@ -66,7 +66,7 @@ class Expressions(TaskBuilder):
                     file.write(f"{with_parentheses([WORDS[i - 1] for i in ids.tolist()])}\t{examples.labels[row]}\n")
 
     def baseline_predictions(self, task: Task) -> np.ndarray:
-        """Return, for each test expression, the most frequent class of its root operator in train."""
+        """Return, for each test expression [n], the most frequent class in train of expressions with the same root."""
         return by_start(task.train, task.test, 1)
 
     def baselines(self, splits: Splits) -> dict[str, float]:
@@ -80,7 +80,9 @@ class Expressions(TaskBuilder):
 
 @dataclass(kw_only=True)
 class ListOps(Generated, Expressions):
-    """Generated distinct expressions, split in order; with the options `standard` the task is named `title`.
+    """Builder of a task of distinct generated expressions: the first go to train, the next to val, the last to test.
+
+    The task's name in results is `title`, followed by the options that differ from `standard`.
 
     Args:
         min_length: exclusive lower bound of the length in tokens.
@@ -106,7 +108,8 @@ class ListOps(Generated, Expressions):
         for key in ("max_depth", "max_args"):
             if getattr(self, key) < 2:
                 raise UserError(
-                    f"task.{key}={getattr(self, key)}: expected at least 2, an operator has two arguments or more"
+                    f"task.{key}={getattr(self, key)}: expected at least 2, since every expression has an operator "
+                    "with two or more arguments"
                 )
 
     @property
@@ -135,7 +138,7 @@ class ListOps(Generated, Expressions):
 
 
 class ListOpsShort(ListOps):
-    """Expressions short and shallow enough for small models."""
+    """Builder of a task with expressions that are short and shallow enough for small models."""
 
     title = "listops_short"
     standard: ClassVar = {
@@ -151,7 +154,7 @@ class ListOpsShort(ListOps):
 
 @dataclass(kw_only=True)
 class ListOpsFiles(Expressions, FromSource):
-    """Expressions from LRA's files basic_{train,val,test}.tsv.
+    """Builder of a task with the expressions in LRA's files basic_{train,val,test}.tsv.
 
     Args:
         folder: folder of the files: a path, or a path below the data folder.
@@ -183,7 +186,7 @@ class ListOpsFiles(Expressions, FromSource):
 
 
 def _ids_of(text: str, where: str) -> np.ndarray:
-    """Return the token ids of an expression without its parentheses."""
+    """Return the token ids [L] of an expression, whose parentheses are ignored; `where` is named in errors."""
     words = text.replace("(", " ").replace(")", " ").split()
     if not words or not IDS.keys() >= {*words}:
         raise UserError(f"{where}: {text!r:.80}, expected the words {' '.join(IDS)}")
@@ -203,6 +206,8 @@ def with_parentheses(words: list[str]) -> str:
         if word in OPERATORS:
             operators.append(len(written) - 1)
             continue
+        # A closing bracket is taken by its operator; then the whole expression, like a digit, is an argument of the
+        # operator around it.
         taken_by = [operators.pop()] if word == CLOSE else []
         for index in [*taken_by, *operators[-1:]]:
             written[index] = f"( {written[index]}"
@@ -211,7 +216,7 @@ def with_parentheses(words: list[str]) -> str:
 
 
 def _read(path: Path) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield labels and token ids of a file of LRA, without its first line `Source<TAB>Target`."""
+    """Yield (label, token ids) of each expression in a file of LRA; the first line, `Source<TAB>Target`, is skipped."""
     for number, (where, line) in enumerate(readers.lines(path)):
         source, _, target = line.decode(errors="backslashreplace").partition("\t")
         if number == 0 and (source, target) == ("Source", "Target"):
@@ -226,9 +231,10 @@ def _spec_of(name: str, max_length: int) -> TaskSpec:
 
 
 def by_start(train: Split, test: Split, count: int) -> np.ndarray:
-    """Return the most frequent class of train given the first `count` tokens, for each expression of test [n].
+    """Return, for each test expression [n], the most frequent class in train of expressions with its first tokens.
 
-    If train has no such beginning, the last token is dropped until it has; for an unseen root the class is 0.
+    The first `count` tokens are compared, or fewer if no expression of train begins with them. If none has the same
+    root, the class is 0.
     """
     train_starts = _starts(train, count)
     counts = np.bincount(train_starts * 10 + train.labels, minlength=10 * VOCABULARY**count).reshape(-1, 10)
@@ -253,5 +259,6 @@ def depths(split: Split) -> np.ndarray:
     steps = np.zeros(VOCABULARY, dtype=np.int8)
     steps[[IDS[word] for word in OPERATORS]] = 1
     steps[IDS[CLOSE]] = -1
-    inside = np.cumsum(steps[split.tokens], dtype=np.int32)  # 0 after each expression: all of them are balanced
+    # [total]: number of open operators after each token; 0 after each expression, because all brackets are balanced.
+    inside = np.cumsum(steps[split.tokens], dtype=np.int32)
     return 1 + np.maximum.reduceat(inside, split.offsets[:-1])[split.index]

@@ -1,10 +1,11 @@
-"""Probes of MAD: memorisation, compression, fuzzy and noisy recall; for selective copy see `selective_copy.py`.
+"""Generate the probes of MAD: memorisation, compression, fuzzy and noisy recall.
 
     memorise:  k7 ? k2 ? k7 ?                       ->  v7, v2 and v7 at the signs ?
     compress:  a c b b END                          ->  a c b b, each token from the state at END and its position
     recall:    k1 v1 k4 v4 k1 [v1] k2 v2 k4 [v4]    ->  the values in brackets, each from the tokens before it
 
-Differences from MAD: training uses only the scored positions, END is not scored, and the first pair is never noise.
+These probes differ from MAD in three respects: the loss is computed only at scored positions, END is not scored, and
+the first pair is never noise. MAD's selective copy is in `selective_copy.py`.
 
 Source:
     MAD, Poli et al. 2024, arXiv:2403.17844.
@@ -23,7 +24,7 @@ from lra.datasets.splits import PositionLabels
 
 @dataclass(kw_only=True)
 class Memorise(Probe):
-    """Random keys, each followed by a sign, at which the value of the key is the answer.
+    """Probe of memorisation: random keys, each followed by a sign, at which the value of the key is the answer.
 
     The table from keys to values is the same in all examples and never part of the input.
 
@@ -40,7 +41,7 @@ class Memorise(Probe):
 
     def __post_init__(self) -> None:
         if self.length % 2:
-            raise UserError(f"task.length={self.length}: expected an even number, a sign follows every key")
+            raise UserError(f"task.length={self.length}: expected an even number, since a sign follows every key")
         self.at_least(vocabulary=5)
 
     @property
@@ -49,7 +50,7 @@ class Memorise(Probe):
         return (self.vocabulary - 1) // 2
 
     def values(self) -> np.ndarray:
-        """Return the value of each key, all different [keys]."""
+        """Return the token id of the value of each key [keys]; all values are different."""
         return 1 + self.keys + Draws(self.seed, TABLE).subsets(self.vocabulary - 1 - self.keys, 1, self.keys)[0]
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
@@ -63,7 +64,7 @@ class Memorise(Probe):
 
 @dataclass(kw_only=True)
 class Compress(Probe):
-    """Sequences of uniform random tokens with END as the last token.
+    """Probe of compression: sequences of uniformly drawn tokens with END as the last token.
 
     Args:
         length: number of tokens of a sequence, END included.
@@ -91,8 +92,9 @@ class Recall(Probe):
     """Base class of recall probes: sequences of key-value pairs; the value of a repeated key is the answer.
 
     A key has 1 to `key_size` different tokens, a value 1 to `value_size`; in validation and test all keys have
-    `key_size`. A value follows its key in the input, so models must be causal. A fraction `noise` of the pairs is
-    replaced by tokens of the `noise_vocabulary`. If sizes vary, sequences are padded on the left with the last token.
+    `key_size` tokens. A value follows its key in the input, so models must be causal. A fraction `noise` of the pairs
+    is replaced by random noise tokens, of which there are `noise_vocabulary`. If sizes vary, sequences are padded on
+    the left with the last token of the vocabulary.
     """
 
     causal: bool = field(default=True, init=False)
@@ -104,7 +106,8 @@ class Recall(Probe):
         noise_vocabulary: int
 
     def __post_init__(self) -> None:
-        self.pair_size = self.key_size + self.value_size  # tokens of a pair
+        self.pair_size = self.key_size + self.value_size  # maximum number of tokens of a pair
+        # Number of tokens for keys and values; one token is for padding if sizes vary.
         symbols = self.vocabulary - self.noise_vocabulary - (self.pair_size > 2)
         self.keys, self.values = symbols // 2, symbols - symbols // 2
         if self.keys < self.key_size or self.values < self.value_size:
@@ -118,22 +121,23 @@ class Recall(Probe):
 
     @property
     def positions(self) -> int:
-        return self.length - 1
+        return self.length - 1  # the last token of a sequence is only an answer
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         length, min_size = self.length, 1 if train else self.key_size
         last_start = length - 2 * self.pair_size
         sequences = _Sequences(rows, length, self.vocabulary)
-        turns = last_start // (min_size + 1) + 1
+        turns = last_start // (min_size + 1) + 1  # maximum number of pairs, without the last one
         keys = np.full((rows, turns, self.key_size), -1)  # keys shown so far; -1 equals no key
         values = np.zeros((rows, turns, self.value_size), dtype=np.int64)
-        fresh = np.zeros((rows, turns), dtype=bool)
+        fresh = np.zeros((rows, turns), dtype=bool)  # True for pairs that show their key for the first time
         for turn in range(turns):
-            active = sequences.ends <= last_start  # rows with room for this pair and the last one
+            active = sequences.ends <= last_start  # sequences with room for this pair and the last one
             key = self._motifs(draws, rows, self.keys, min_size, self.key_size)
             value = self._motifs(draws, rows, self.values, 1, self.value_size)
-            noisy = (draws.uniform(rows) < self.noise) & (turn > 0)  # the first pair shows a key that can be asked
-            same = (keys[:, :turn] == key[:, None]).all(axis=2)  # [rows, turn]
+            # The first pair is never noise, so that there is a key to query.
+            noisy = (draws.uniform(rows) < self.noise) & (turn > 0)
+            same = (keys[:, :turn] == key[:, None]).all(axis=2)  # [rows, turn]: True where an earlier key is equal
             repeated = same.any(axis=1) & ~noisy
             if turn:  # a repeated key keeps its value
                 value = np.where(repeated[:, None], values[np.arange(rows), same.argmax(axis=1)], value)
@@ -144,23 +148,27 @@ class Recall(Probe):
             sequences.write(pair, active, repeated, self.key_size)
             keys[:, turn] = np.where((active & ~noisy)[:, None], key, -1)
             values[:, turn], fresh[:, turn] = value, active & ~noisy & ~repeated
-        chosen = (fresh * draws.uniform(*fresh.shape)).argmax(axis=1)  # the last pair: one of the shown keys
+        # The last pair repeats one of the keys shown so far, drawn uniformly.
+        chosen = (fresh * draws.uniform(*fresh.shape)).argmax(axis=1)
         every, row = np.ones(rows, dtype=bool), np.arange(rows)
         sequences.write(self._pair(keys[row, chosen], values[row, chosen]), every, every, self.key_size)
         return sequences.examples()
 
     def _pair(self, key: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """Return the tokens of a key and its value [rows, pair_size], 0 beyond their ends."""
+        """Return the tokens of a key and its value [rows, pair_size]; tokens that are not used are 0."""
         return np.concatenate([key, np.where(value > 0, value + self.keys, 0)], axis=1)
 
     @staticmethod
     def _motifs(draws: Draws, rows: int, kinds: int, min_size: int, max_size: int) -> np.ndarray:
-        """Draw `min_size` to `max_size` different tokens from 1 to `kinds`, followed by zeros [rows, max_size]."""
+        """Return random keys or values [rows, max_size].
+
+        A row has `min_size` to `max_size` different numbers from 1 to `kinds`, then zeros.
+        """
         sizes = min_size + draws.below(max_size - min_size + 1, rows)
         return (1 + draws.subsets(kinds, rows, max_size)) * (np.arange(max_size) < sizes[:, None])
 
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
-        """Return the accuracy (percent) of guessing one of the value tokens up to the scored position."""
+        """Return the test accuracy (percent) of guessing at random one of the values up to the scored position."""
         tokens, examples = grid(test)
         positions, labels = np.asarray(test.positions), np.asarray(test.labels)
         first, stop = 1 + self.keys, 1 + self.keys + self.values
@@ -174,7 +182,7 @@ class Recall(Probe):
 
 @dataclass(kw_only=True)
 class FuzzyRecall(Recall):
-    """Recall of values from keys, both of several tokens.
+    """Probe of fuzzy recall: keys and values have several tokens.
 
     Args:
         length: number of tokens of a sequence.
@@ -198,7 +206,7 @@ class FuzzyRecall(Recall):
 
 @dataclass(kw_only=True)
 class NoisyRecall(Recall):
-    """Recall with keys and values of one token, and pairs of noise tokens between them.
+    """Probe of noisy recall: keys and values have one token, and some pairs are replaced by noise tokens.
 
     Args:
         length: number of tokens of a sequence.
@@ -221,14 +229,17 @@ class NoisyRecall(Recall):
 
 
 class _Sequences:
-    """Sequences [rows, length] that are filled from the left, with the end and the scored positions of each."""
+    """Buffer of sequences [rows, length] that are filled from the left, with their ends and scored positions."""
 
     def __init__(self, rows: int, length: int, filler: int) -> None:
         self.tokens, self.scored = np.full((rows, length), filler), np.zeros((rows, length), dtype=bool)
         self.ends = np.zeros(rows, dtype=np.int64)
 
     def write(self, pair: np.ndarray, active: np.ndarray, repeated: np.ndarray, key_size: int) -> None:
-        """Append nonzero tokens of `pair` [rows, key and value] to the `active` rows; `repeated` values are scored."""
+        """Append the nonzero tokens of `pair` [rows, pair_size] to the `active` sequences.
+
+        The values of `repeated` pairs are scored.
+        """
         for column, token in enumerate(pair.T):
             rows = np.flatnonzero(active & (token > 0))
             self.tokens[rows, self.ends[rows]] = token[rows]
@@ -236,7 +247,7 @@ class _Sequences:
             self.ends[rows] += 1
 
     def examples(self) -> Examples:
-        """Return sequences aligned to the right; the answer at a scored position is the next token."""
+        """Return the sequences aligned to the right, and answers: at a scored position, the next token."""
         length = self.tokens.shape[1]
         source = (np.arange(length) + self.ends[:, None]) % length  # the unwritten positions come first
         tokens = np.take_along_axis(self.tokens, source, axis=1)

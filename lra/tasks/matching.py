@@ -1,4 +1,4 @@
-"""Matching: does one paper cite the other? Two documents, read byte by byte; 0 is no, 1 is yes.
+"""Matching: predict whether one paper cites the other, from the bytes of both texts; 0 is no, 1 is yes.
 
 Source:
     Data: the ACL Anthology Network (Radev et al. 2013). Task: Long Range Arena (Tay et al. 2021).
@@ -33,7 +33,7 @@ Pair = tuple[int, bytes, bytes]
 
 @dataclass(kw_only=True)
 class Pairs(FromSource):
-    """Base class of tasks on pairs of documents as bytes (id = byte + 1), in the order of the files.
+    """Base class of builders of tasks with pairs of documents as bytes (id = byte + 1), in the order of the files.
 
     Args:
         max_length: maximum number of bytes of a document; longer documents are cut at the right.
@@ -68,7 +68,7 @@ class Pairs(FromSource):
                 rows[split] += 1
                 yield label, *(byte_ids(text, self.max_length) for text in texts)
 
-        for split, pairs in source.read().items():  # one pair at a time, since the files have gigabytes
+        for split, pairs in source.read().items():  # one pair at a time, since files have several GB
             for example in sampled(encoded(split, pairs), self.limit, split):
                 writers[split].add(*example)
         return {"rows": rows, "licence": self.licence}
@@ -85,13 +85,13 @@ class Pairs(FromSource):
         return text_of(ids).decode(errors="replace")
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Return groups by overlap of the two documents in percent, by length and by class."""
+        """Return the indices of a split's pairs grouped, separately, by `Overlap` in percent, length and class."""
         overlap = Overlap(split)(split, np.arange(len(split)))
         return {"overlap (%)": by_size(np.rint(100 * overlap).astype(np.int64)), **super().groups(split)}
 
 
 class Matching(Pairs):
-    """Pairs of Long Range Arena, new_aan_pairs.{train,eval,test}.tsv, from the unpacked lra_release.gz.
+    """Builder of a task with Long Range Arena's pairs, new_aan_pairs.{train,eval,test}.tsv of lra_release.gz.
 
     A line is label, id1, id2, text1, text2, without a header; quotes are ordinary bytes. Texts are used as they are in
     the files: Python literals of byte strings, b'...', with their escapes.
@@ -100,6 +100,7 @@ class Matching(Pairs):
     name = "matching"
     licence = "none stated in the archive; papers of the ACL Anthology Network, cite Radev et al. 2013"
 
+    # folders below the data folder, depending on how the archive was unpacked
     FOLDERS = ("tsv_data", "lra_release/tsv_data", "lra_release/lra_release/tsv_data")
 
     def find(self) -> Source:
@@ -118,7 +119,7 @@ class Matching(Pairs):
         return of_splits(files["train"].name, files, _pairs_of)
 
     def export(self, task: Task, folder: Path) -> None:
-        """Write tsv_data/new_aan_pairs.*.tsv with texts cut to `max_length`; ids are numbers of stored documents."""
+        """Write tsv_data/new_aan_pairs.*.tsv with truncated texts; a paper's id is the index of its stored document."""
         (folder / "tsv_data").mkdir()
         for split, part in FILE_SPLITS.items():
             examples: Split = getattr(task, split)
@@ -138,7 +139,7 @@ def _pairs_of(path: Path) -> Iterator[Pair]:
 
 
 def fields_of(where: str, line: bytes, count: int) -> list[bytes]:
-    """Split a line of a tab-separated file; raise UserError unless it has `count` fields."""
+    """Return the fields of a line of a tab-separated file; raise UserError unless it has `count` fields."""
     fields = line.split(b"\t")
     if len(fields) != count:
         raise UserError(f"{where}: {len(fields)} tab-separated fields, expected {count}")
@@ -146,7 +147,7 @@ def fields_of(where: str, line: bytes, count: int) -> list[bytes]:
 
 
 def label_of(where: str, label: str) -> int:
-    """Parse a label 0 or 1, also written as 0.0 or 1.0; raise UserError for any other."""
+    """Return the label 0 or 1, which may be written as 0.0 or 1.0; raise UserError for any other text."""
     if label not in LABELS:
         raise UserError(f"{where}: label {label!r:.80}, expected 0 or 1")
     return LABELS[label]

@@ -1,7 +1,7 @@
 """MQAR, multi-query associative recall.
 
-A sequence begins with pairs of a key and a value. Then each key is queried once, among random tokens; the answer is its
-value.
+A sequence begins with pairs of a key and a value. Then each key occurs once more among random tokens, as a query; the
+answer is the value of the key.
 
     k1 v1 k2 v2 . . k2 . . . k1 .  ->  v2 at the second k2, v1 at the second k1
 
@@ -23,10 +23,10 @@ from lra.datasets.splits import PositionLabels
 
 @dataclass(kw_only=True)
 class Mqar(Probe):
-    """Sequences of key-value pairs, followed by queries among random tokens.
+    """Builder of the probe; an example has key-value pairs, followed by queries among random tokens.
 
-    Queries are at every second position after the pairs; the g-th of these positions is drawn, without replacement,
-    with probability proportional to g^(power - 1).
+    The positions of the queries are drawn without replacement from every second position after the pairs; the g-th of
+    these has a probability proportional to g^(power - 1).
 
     Args:
         length: number of tokens of a sequence.
@@ -49,7 +49,7 @@ class Mqar(Probe):
             if value % 2:
                 raise UserError(f"task.{key}={value}: expected an even number, half of it for keys and half for values")
         self.turns = sorted(set(self.pairs)) if isinstance(self.pairs, list) else [self.pairs]
-        # Equal choices get one form, so that they have the same name and the same cached data.
+        # Equal settings, such as 4 and [4], become equal values, so that they have the same name and cached data.
         self.pairs = self.turns if len(self.turns) > 1 else self.turns[0]
         largest = self.turns[-1]
         self.at_least(f"pairs={largest}", length=4 * largest, vocabulary=2 * largest)
@@ -63,23 +63,28 @@ class Mqar(Probe):
         return tokens, answers
 
     def _ask(self, draws: Draws, pairs: int, tokens: np.ndarray, answers: np.ndarray) -> None:
-        """Write the pairs and their queries into random tokens [n, L]."""
+        """Write pairs and queries into random tokens [n, L], and values into answers [n, L], in place."""
         half, rows = self.vocabulary // 2, len(tokens)
         keys = 1 + draws.subsets(half, rows, pairs)
         values = 1 + half + draws.subsets(half, rows, pairs)
         tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
-        order = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)  # [g]: query positions are counted from 1
+        order = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)  # number g of each query position
         weights = order ** (self.power - 1.0)
-        late = -np.log(draws.uniform(rows, len(order))) / weights  # exponential clocks: the earliest are drawn
+        # The positions with the smallest exponential times, whose rates are the weights, are a weighted sample without
+        # replacement.
+        late = -np.log(draws.uniform(rows, len(order))) / weights
         queries = 2 * pairs + 2 * late.argsort(axis=1, kind="stable")[:, :pairs]
-        np.put_along_axis(tokens, queries, keys, axis=1)  # both [n, pairs]
+        np.put_along_axis(tokens, queries, keys, axis=1)  # queries and keys are [n, pairs]
         np.put_along_axis(answers, queries, values, axis=1)
 
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         return {"a value of the context at random": 100 * float(np.mean(1 / _asked(test)[1]))}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Return groups of predictions by number of pairs, by distance of a query from its pair, and by position."""
+        """Return the indices of a split's predictions grouped, separately, by three properties.
+
+        These are the number of pairs, the distance of a query from its pair, and the position.
+        """
         distances, pairs = _asked(split)
         return {"pairs": by_value(pairs), "distance": by_size(distances), **super().groups(split)}
 
@@ -90,5 +95,5 @@ def _asked(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
     positions = np.asarray(split.positions)
     queried = tokens[examples, positions]
     pairs = split.counts(examples)
-    shown = (tokens[examples, ::2] == queried[:, None]).argmax(axis=1)  # pairs come first
+    shown = (tokens[examples, ::2] == queried[:, None]).argmax(axis=1)  # the first match is in the pairs
     return positions - 2 * shown, pairs

@@ -1,7 +1,8 @@
-"""Pathfinder: are the two markers on one path? Pictures of two long snakes of paddles among short ones; 2 classes.
+"""Pathfinder: predict whether two markers are on one path, in pictures of two long snakes of paddles among short ones.
 
-Unlike the public generator, this one has a seed, and no accidents: the first paddle has any direction, the second snake
-does not begin on the first, no paddle is missing from the occupancy mask, all edges are alike, and values are exact.
+Unlike the public generator, the generator used here has a seed and no errors: a first paddle may have any direction,
+the second snake does not begin on the first, no paddle is missing from the occupancy mask, all edges are treated alike,
+and values are exact.
 
 Source:
     Linsley et al. 2018 (arXiv:1805.08315); generator of Kim et al. 2020. Task: Long Range Arena (Tay et al. 2021),
@@ -26,10 +27,10 @@ from lra.tasks._pathfinder_snakes import BLOCK, Design, block
 
 VERSION = 1
 GREYS = 256
-ATTRIBUTES = ("marker distance", "distractors placed", "path length")  # in pixels or snakes
+ATTRIBUTES = ("marker distance", "distractors placed", "path length")  # distance and length are in pixels
 
-# Options of the published data: LRA's settings of the generator (lra_benchmarks/data/pathfinder.py) where it has some,
-# else the defaults of the generator (snakes2_wrapper.py).
+# Options of the published data: the settings that LRA passes to the generator (lra_benchmarks/data/pathfinder.py) and,
+# for options that LRA does not set, the defaults of the generator (snakes2_wrapper.py).
 COMMON = {"padding": 1, "paddle_length": 5, "continuity": 1.8, "contour_length": 14, "distractor_length": 4}
 SIZES = {"train": 160_000, "val": 20_000, "test": 20_000}
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -52,7 +53,10 @@ class Paths(TaskBuilder):
     """Base class of the tasks with Pathfinder pictures, generated or from files."""
 
     def groups(self, split: Pictures) -> dict[str, Group]:
-        """Return groups by length and class and, for generated pictures, by each of ATTRIBUTES."""
+        """Return the indices of a split's pictures grouped, separately, by length and class.
+
+        Generated pictures are also grouped by each of ATTRIBUTES.
+        """
         groups = super().groups(split)
         if isinstance(split, Pictures) and split.attributes is not None:
             distance, placed, path = split.attributes.reshape(len(split), len(ATTRIBUTES)).T
@@ -63,7 +67,10 @@ class Paths(TaskBuilder):
         return groups
 
     def baseline_predictions(self, task: Task) -> np.ndarray | None:
-        """Return, for each test picture, the most frequent label in train at its distance of the markers."""
+        """Return, for each test picture [n], the more frequent label in train of pictures with its marker distance.
+
+        Pictures from files have no known distance; for them the result is None.
+        """
         train, test = task.train, task.test
         assert isinstance(train, Pictures) and isinstance(test, Pictures)
         return None if train.attributes is None else by_distance(train, test)
@@ -82,7 +89,10 @@ class Paths(TaskBuilder):
 
 @dataclass(kw_only=True)
 class Pathfinder(Design, Generated, Paths):
-    """Generated pictures, split in order; the options are those of `Design`, and the sizes and seed of `Generated`."""
+    """Builder of a task of generated pictures: the first go to train, the next to val, the last to test.
+
+    The options are those of `Design`, and the sizes and the seed of `Generated`.
+    """
 
     name = "pathfinder"
 
@@ -94,13 +104,13 @@ class Pathfinder(Design, Generated, Paths):
 
     @property
     def design(self) -> Design:
-        """Options that determine a picture, without sizes and seed."""
+        """Options that determine a picture: all but the sizes and the seed."""
         return Design(**self.example_options)
 
     @property
     def spec(self) -> TaskSpec:
         base = min(PUBLISHED, key=lambda name: abs(PUBLISHED[name]["window"] - self.window))
-        notes = {"mended": True}  # not the public generator; the word of kept runs
+        notes = {"mended": True}  # not the public generator; old results have this word
         notes |= {
             f"{key.replace('_', ' ')} {_said(getattr(self, key))}": getattr(self, key) != value
             for key, value in PUBLISHED[base].items()
@@ -112,10 +122,11 @@ class Pathfinder(Design, Generated, Paths):
     def write(self, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         stops = np.cumsum(list(self.sizes.values()))
         total, done = sum(self.sizes.values()), 0
-        # Blocks of a fixed size, so that a larger data set begins with the same pictures.
+        # Blocks have a fixed size, so that a larger data set begins with the same pictures.
         calls = ((number, self.seed, self.design) for number in range(-(-total // BLOCK)))
         for images in in_order(block, calls, self.config.workers):
-            split = np.searchsorted(stops, done + np.arange(BLOCK), side="right")  # images beyond total: no split
+            # Index of the split of each image; images of the last block beyond `total` have 3, which is no split.
+            split = np.searchsorted(stops, done + np.arange(BLOCK), side="right")
             for number, writer in enumerate(writers.values()):
                 rows = split == number
                 write(writer, images.pixels[rows], images.labels[rows], images.attributes[rows])
@@ -125,7 +136,7 @@ class Pathfinder(Design, Generated, Paths):
 
 
 def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, attributes: np.ndarray | None) -> None:
-    """Write pictures [n, W, W] uint8 with labels [n] and ATTRIBUTES [n, p] or None."""
+    """Write pictures [n, W, W] uint8 with their labels [n], and with their ATTRIBUTES [n, 3] unless these are None."""
     if len(pixels):
         writer.extend(pixels, np.full(len(pixels), pixels[0].size), labels, attributes)
 
@@ -148,7 +159,10 @@ def _said(value: Any) -> str:
 
 
 def by_distance(train: Pictures, test: Pictures) -> np.ndarray:
-    """Return, for each test picture [n], the more frequent label in train at its marker distance; 0 if unseen."""
+    """Return, for each test picture [n], the more frequent label in train of pictures with its marker distance.
+
+    If no picture of train has this distance, the label is 0.
+    """
     near, far = (np.asarray(split.attributes).reshape(len(split), len(ATTRIBUTES))[:, 0] for split in (train, test))
     counts = np.zeros((max(near.max(), far.max()) + 1, 2), dtype=np.int64)
     np.add.at(counts, (near, train.labels), 1)

@@ -1,4 +1,4 @@
-"""Pathfinder from the files of Long Range Arena's release.
+"""Build Pathfinder tasks from the files of Long Range Arena's release.
 
 A folder such as lra_release/pathfinder32/curv_contour_length_14 has text files metadata/0.npy, 1.npy and so on, and PNG
 files. Each line of a text file describes one PNG: folder, file, number, label, and settings of the generator. The
@@ -23,8 +23,8 @@ from lra.tasks.pathfinder import PUBLISHED, VERSION, Paths, spec_of_pictures, wr
 METADATA, PICTURES = "metadata/[0-9]*.npy", "imgs/*/*.png"
 EASIER = ("curv_baseline", "curv_contour_length_9")  # sets of the release that are easier than the published task
 LABEL = 3  # column of the label in a line of metadata
-S4_SEED = 42
-AT_ONCE = 1_000
+S4_SEED = 42  # seed of the random split of the S4 family
+AT_ONCE = 1_000  # number of pictures that are read at once
 
 Entry = tuple[Path, int]
 """A picture and its label."""
@@ -32,11 +32,11 @@ Entry = tuple[Path, int]
 
 @dataclass(kw_only=True)
 class PathfinderFiles(Paths, FromSource):
-    """Pictures from a folder, in the order of its files.
+    """Builder of a task with the pictures of a folder, in the order in which its metadata files list them.
 
     Args:
         folder: folder of the release: a path, or a path below the data folder.
-        window: pixels of a side.
+        window: side of the pictures in pixels.
         split: `order` uses the first 80 % for training, the next 10 % for validation and the last 10 % for test; `s4`
             splits as the S4 family does, by PyTorch's random_split with seed 42.
     """
@@ -83,7 +83,10 @@ class PathfinderFiles(Paths, FromSource):
 
 
 def divided(n: int, split: str) -> dict[str, np.ndarray]:
-    """Return the indices of the pictures of each split, out of n pictures."""
+    """Return, for each split, the indices of its pictures out of n pictures.
+
+    `split` is `order` or `s4`, see `PathfinderFiles`.
+    """
     import torch
 
     order = np.arange(n)
@@ -94,7 +97,7 @@ def divided(n: int, split: str) -> dict[str, np.ndarray]:
 
 
 def _entries(folder: Path, files: list[Path]) -> list[Entry]:
-    """Return the pictures and labels listed in the metadata files, in the numeric order of these files."""
+    """Return the pictures and labels that the metadata files list, in the order of the numbers in the file names."""
     entries = []
     for path in sorted(files, key=lambda path: int(path.stem)):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
@@ -120,4 +123,4 @@ def _picture(path: Path, window: int) -> np.ndarray:
                 raise UserError(f"{path}: {actual}, expected {window} x {window} of mode L (task.window)")
             return np.asarray(image)
     except (OSError, SyntaxError, ValueError) as error:
-        raise UserError(f"{path}: no whole PNG ({error}); unpack the release again") from None
+        raise UserError(f"{path}: not a complete PNG ({error}); unpack the release again") from None

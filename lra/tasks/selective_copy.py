@@ -19,7 +19,7 @@ from lra.datasets.splits import PositionLabels
 
 @dataclass(kw_only=True)
 class SelectiveCopy(Probe):
-    """Sequences of tokens between blanks, a copy sign, and positions at which the tokens are repeated.
+    """Builder of the probe; an example has tokens and blanks, a copy sign, and positions where tokens are repeated.
 
     Each blank is placed before a uniformly drawn token, so that no blank follows the last token.
 
@@ -43,8 +43,8 @@ class SelectiveCopy(Probe):
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         count, blank = self.tokens, self.vocabulary - 1
         chosen = 1 + draws.below(self.vocabulary - 2, rows, count)
-        blanks = draws.below(count, rows, self.positions - 2 * count - 1)  # index of the token that each blank precedes
-        before = (blanks[:, :, None] <= np.arange(count)).sum(axis=1)
+        blanks = draws.below(count, rows, self.positions - 2 * count - 1)  # index of the token after each blank
+        before = (blanks[:, :, None] <= np.arange(count)).sum(axis=1)  # [rows, count]: blanks before each token
         tokens = np.full((rows, self.positions), blank)
         np.put_along_axis(tokens, before + np.arange(count), chosen, axis=1)
         tokens[:, -count - 1] = blank + 1
@@ -53,17 +53,22 @@ class SelectiveCopy(Probe):
         return tokens, answers
 
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
-        """Return the accuracy (percent) of guessing one of the tokens to copy."""
+        """Return the test accuracy (percent) of guessing at random one of the tokens to copy."""
         tokens, examples = grid(test)
         shown = tokens[tokens <= self.vocabulary - 2].reshape(len(tokens), -1)
         hits = (shown[examples] == np.asarray(test.labels)[:, None]).mean(axis=1)
         return {"a token of the context at random": 100 * hits.mean()}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Return groups of predictions by the order of the token and by its distance from the copy."""
+        """Return the indices of a split's predictions grouped, separately, by order and by distance.
+
+        The order is the number of the token among the tokens to copy, from 1. The distance is the number of positions
+        from the token to its copy.
+        """
         tokens, examples = grid(split)
         order = np.asarray(split.positions) - (self.positions - self.tokens)
         before = tokens[:, : -self.tokens - 1]  # tokens before the copy sign
+        # Positions of the tokens to copy [n, tokens]: the stable sort moves them before all blanks.
         shown = np.argsort(before > self.vocabulary - 2, axis=1, kind="stable")[:, : self.tokens]
         distances = np.asarray(split.positions) - shown[examples, order]
         return {"order": by_size(order + 1), "distance": by_size(distances)}

@@ -1,4 +1,4 @@
-"""Text: sentiment of IMDb reviews read byte by byte; 0 is negative, 1 is positive.
+"""Text: classify the sentiment of IMDb reviews, read byte by byte; 0 is negative, 1 is positive.
 
 Source:
     Data: Maas et al. 2011, 25,000 reviews for training and 25,000 for test. Task: Long Range Arena (Tay et al. 2021).
@@ -36,10 +36,10 @@ Examples = list[tuple[bytes, int]]
 
 @dataclass(kw_only=True)
 class Text(FromSource):
-    """Reviews as bytes (id = byte + 1), sorted by their bytes.
+    """Builder of the task; an example is a review as bytes (id = byte + 1), and reviews are sorted by their bytes.
 
     Args:
-        max_length: maximum number of bytes; longer reviews are cut at the right.
+        max_length: maximum number of bytes of a review; longer reviews are cut at the right.
         validation: `test` validates on the test split, as Long Range Arena and the papers do; `holdout` validates on a
             random tenth of each class of train. A few held-out reviews are copies of reviews that stay in train.
         limit: maximum number of examples of each split, or None.
@@ -70,7 +70,7 @@ class Text(FromSource):
         )
 
     def find(self) -> Source:
-        """Return the JSON-lines files if they exist, else the hub."""
+        """Return the source: the JSON-lines files if they exist, else the hub."""
         if files := self.together(*({split: f"imdb/{split}.jsonl{end}" for split in ROWS} for end in (".xz", ""))):
             names = " and ".join(path.name for path in files.values())
             return of_splits(names, files, _of_file)

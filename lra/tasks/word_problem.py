@@ -1,9 +1,9 @@
-"""Word problem of a group: multiply a sequence of elements.
+"""Word problem of a group: multiply the elements of a sequence.
 
     x1 x2 x3  ->  x1, x1 x2, x1 x2 x3
 
-For groups that are not solvable, such as A5 and S5, a constant number of layers cannot compute it for all lengths,
-unless a layer is a true recurrence. The product p q means first p, then q.
+For groups that are not solvable, such as A5 and S5, a constant number of layers cannot compute these products for all
+lengths, unless a layer is truly recurrent, as in an RNN. The product p q of permutations applies p first, then q.
 
 Source:
     Merrill, Petty and Sabharwal 2024, arXiv:2404.08819.
@@ -27,7 +27,7 @@ MOST = 120  # maximum number of elements of a group
 
 @dataclass(kw_only=True)
 class WordProblem(Probe):
-    """Sequences of random elements of a group; the answers are products of prefixes.
+    """Builder of the probe; an example is a sequence of random group elements, the answers are products of prefixes.
 
     Args:
         group: a permutation group, a3 to a5 or s3 to s5, or a cyclic group, z2 to z120.
@@ -67,17 +67,20 @@ class WordProblem(Probe):
         return {"the element itself": 100 * np.mean(self._own(test) == np.asarray(test.labels))}
 
     def baseline_predictions(self, task: Task) -> np.ndarray:
-        """Return the element at each scored position as the prediction; it is correct at the first position."""
+        """Return the input element at each scored position [m] as the prediction; at position 0 it is correct."""
         return self._own(task.test)  # type: ignore[arg-type]
 
     def _own(self, split: PositionLabels) -> np.ndarray:
-        """Return the element at each scored position [m]."""
+        """Return the index of the input element at each scored position [m]."""
         tokens, examples = grid(split)
         return tokens[examples, np.asarray(split.positions)].astype(np.int64) - 1
 
 
 def products(group: str) -> np.ndarray:
-    """Return the multiplication table [p, q] of a group: indices of p q; permutations are in lexicographic order."""
+    """Return the multiplication table of a group: entry [p, q] is the index of the product p q.
+
+    Permutations are numbered in lexicographic order.
+    """
     kind, size = group[:1], int(group[1:]) if re.fullmatch(r"[asz]\d{1,3}", group) else 0
     if not (2 <= size <= MOST if kind == "z" else 3 <= size <= 5 and kind in "as"):
         raise UserError(f"task.group={group}: expected a3 to a5, s3 to s5, or z2 to z{MOST}")
@@ -85,7 +88,7 @@ def products(group: str) -> np.ndarray:
         return np.add.outer(np.arange(size), np.arange(size)) % size
     elements = np.array([p for p in permutations(range(size)) if kind == "s" or _even(p)])
     both = elements[:, elements].swapaxes(0, 1)  # both[p, q, i] = q[p[i]]
-    digits = size ** np.arange(size)[::-1]  # a permutation as a number, ascending in lexicographic order
+    digits = size ** np.arange(size)[::-1]  # weights that encode permutations as numbers in lexicographic order
     return np.searchsorted(elements @ digits, both @ digits)
 
 

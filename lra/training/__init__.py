@@ -1,1 +1,1 @@
-"""Training: batches, gradient, optimiser, loop, evaluation, early stopping."""
+"""Train and evaluate a model: recipe, batches, optimiser, training loop, early stopping."""

@@ -1,4 +1,4 @@
-"""Batches: the examples of each step, micro-batches, and the logits and the loss of a micro-batch."""
+"""Draw the examples of each step, cut them into micro-batches, and compute the logits and loss of a micro-batch."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ from lra.ops.packing import Packed
 from lra.training import distributed
 from lra.training.recipe import Recipe
 
-# Fixed cost of a micro-batch, in tokens of a model of width 1. cpu: measured at widths 64 to 256; cuda: estimated.
+# Fixed cost of a micro-batch in tokens, times model width. CPU: measured at widths 64 to 256. CUDA: estimated.
 OVERHEAD = {"cpu": 1 << 16, "cuda": 1 << 23}
 PADDED = 0.05  # fraction of padding in a micro-batch above which packing pays
 
@@ -38,13 +38,14 @@ class Tokens:
 
 
 def batches(size: int, recipe: Recipe, seed: int, start: int = 0) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield each step from `start` on with the indices [batch_size] of its examples; each epoch is a permutation.
+    """Yield (step, indices [batch_size] of its examples) from step `start` on.
 
-    The order depends only on (seed, size, batch_size), so all models with the same seed see the same data.
+    Each epoch is a random permutation of `size` examples. The order depends only on (seed, size, batch_size), so all
+    models with the same seed see the same data.
     """
     epoch, order = -1, np.empty(0, dtype=np.int64)
     for step in range(start, recipe.steps):
-        drawn = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)  # draws, numbered from step 0 on
+        drawn = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)  # draws, numbered since step 0
         batch = np.empty(recipe.batch_size, dtype=np.int64)
         for number in np.unique(drawn // size):  # a batch may end one epoch and begin the next
             if number != epoch:
@@ -59,12 +60,12 @@ def cuts(
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Cut this rank's part of a batch into micro-batches.
 
-    If the model does not mask padding, or has norms over the batch, a micro-batch is the next `size` examples.
-    Otherwise examples are sorted by length, and the batch is cut where that costs least; a micro-batch has at most the
-    tokens of `size` examples of `max_len`, including padding unless the mixers are packed.
+    If the model does not mask padding or has norms over the batch, each micro-batch is the next `size` examples.
+    Otherwise the examples are sorted by length, longest first, and each micro-batch has at most `size * max_len`
+    tokens. If the mixers are packed, padding does not count; else it does, and `partition_by_cost` chooses the cuts.
 
     Yields:
-        (indices [m] into the batch, length that documents are padded to)
+        (indices [m] into the batch, length to which documents are padded)
     """
     lengths = split.lengths(examples).max(axis=1).clip(min=1)  # [batch]
     if not model.key_mask or model.whole_batches:
@@ -87,18 +88,18 @@ def cuts(
 
 
 def has_packed_mixers(model: Model, precision: Precision) -> bool:
-    """Return True on an accelerator if the mixers have a packed form."""
+    """Return True if the model is on an accelerator and its mixers have a packed form for this precision."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     return is_asynchronous(model.every_parameter[0].device) and model.packs(dtype)
 
 
 def partition_by_cost(lengths: np.ndarray, max_tokens: int, overhead: int) -> list[slice]:
-    """Cut documents with these lengths [n], in descending order, into parts with the lowest total cost.
+    """Return slices that cut documents with `lengths` [n], in descending order, into parts of the lowest total cost.
 
-    The cost of a part is its tokens, padding included, plus `overhead`. A part has at most `max_tokens`, or is a single
-    document.
+    The cost of a part is its number of tokens, padding included, plus `overhead`. A part has at most `max_tokens`
+    tokens, or is a single document.
     """
-    # Dynamic programming: costs[i] is the least cost of the first i documents, whose last part begins at starts[i].
+    # Dynamic programming: costs[i] is the lowest cost of the first i documents, whose last part begins at starts[i].
     costs, starts, first = np.zeros(len(lengths) + 1), np.zeros(len(lengths) + 1, dtype=int), 0
     for stop in range(1, len(lengths) + 1):
         while first < stop - 1 and (stop - first) * lengths[first] > max_tokens:
@@ -122,19 +123,19 @@ class MicroBatch:
     tokens: np.ndarray  # [m P, length]
     targets: np.ndarray  # [m] or [m, length]
     scored: np.ndarray | None  # positions that are scored, see `Split.scored`
-    lengths: np.ndarray  # [m P] tokens of each document
+    lengths: np.ndarray  # [m P] number of tokens of each document
 
     @property
     def real(self) -> int:
-        """Tokens without padding."""
+        """Number of tokens without padding."""
         return int(self.lengths.sum())
 
     def packs(self, model: Model, precision: Precision) -> bool:
-        """Return True if the micro-batch is packed: on an accelerator, if enough of it is padding.
+        """Return True if the micro-batch is packed: on an accelerator, if more than `PADDED` of it is padding.
 
-        A micro-batch without padding is packed, too, if the packed form of the mixers is faster, and in evaluation if
-        they have a packed form: documents are sorted by length there, and compiled blocks would need graphs of both
-        forms.
+        Mixers with a packed form use it without padding, too, if it is faster, and always in evaluation: there
+        documents are sorted by length, so only some micro-batches have padding, and compiled blocks would need a graph
+        for each form.
         """
         if not (
             is_asynchronous(model.every_parameter[0].device) and model.can_pack and (self.lengths + model.cls).all()
@@ -146,7 +147,7 @@ class MicroBatch:
 
     @property
     def documents(self) -> list[int]:
-        """Indices [m P] of its documents among those of the batch; dropout is keyed by them."""
+        """Indices [m P] of its documents among all documents of the batch; they key the noise of dropout."""
         per_example = len(self.tokens) // len(self.indices)
         return (self.indices[:, None] * per_example + np.arange(per_example)).flatten().tolist()
 
@@ -154,13 +155,13 @@ class MicroBatch:
 def micro_batches(
     model: Model, split: Split, examples: np.ndarray, size: int, precision: Precision
 ) -> Iterator[MicroBatch]:
-    """Yield this rank's part of a batch, cut by `cuts`."""
+    """Yield the micro-batches into which `cuts` cuts this rank's part of a batch."""
     for indices, length in cuts(model, split, examples, size, precision):
         yield read(split, examples, indices, length)
 
 
 def read(split: Split, examples: np.ndarray, indices: np.ndarray, length: int) -> MicroBatch:
-    """Read the examples at these indices of a batch, with documents padded to `length`."""
+    """Return the micro-batch of the examples at these indices of a batch, with documents padded to `length`."""
     chosen = examples[indices]
     return MicroBatch(
         indices=indices,
@@ -181,7 +182,7 @@ def prefetch(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def predict(model: Model, part: MicroBatch, precision: Precision) -> tuple[Tensor, Tensor]:
-    """Return logits [m, classes] in fp32 or higher, and targets [m], of m predictions."""
+    """Return the logits [m, classes], in fp32 or higher, and the targets [m] of a micro-batch with m predictions."""
     device = next(model.parameters()).device
     tokens = to_device(torch.from_numpy(part.tokens), device).long()
     labels = to_device(torch.from_numpy(part.targets), device)
@@ -191,14 +192,15 @@ def predict(model: Model, part: MicroBatch, precision: Precision) -> tuple[Tenso
         packed = Packed.of(part.lengths + model.cls, tokens.shape[1] + model.cls, device)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         logits = model(tokens, scored, packed).flatten(0, -2)
-    # The loss is computed in fp32 at least: bf16 has 8 bits for a sum over classes.
+    # The loss needs at least fp32, because the 8 significant bits of bf16 are too few for a sum over classes.
     return logits.float() if logits.dtype == torch.bfloat16 else logits, labels.flatten()
 
 
 def summed_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Sum the loss over outputs [m, classes] and targets [m].
+    """Return the sum of the losses of outputs [m, classes] for targets [m].
 
-    Cross-entropy for classes; absolute error for numbers, with outputs [m, 1] (continuous inputs, Amos et al. 2024).
+    The loss is cross-entropy for classes, and the absolute error for numeric targets, where outputs are [m, 1]
+    (continuous inputs, Amos et al. 2024).
     """
     if targets.is_floating_point():
         return l1_loss(outputs.squeeze(-1), targets, reduction="sum")
@@ -208,13 +210,13 @@ def summed_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 def classes_of(outputs: Tensor) -> Tensor:
     """Return the predicted class [m] of outputs [m, classes].
 
-    A row that is not finite gets the number `classes`, which is no class.
+    A prediction with an output that is not finite gets the index `classes`, which is no class.
     """
     return torch.where(outputs.isfinite().all(dim=-1), outputs.argmax(dim=-1), outputs.shape[-1])
 
 
 def counts(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return [number of correct classes (0 if targets are numbers), number of predictions that are not finite]."""
+    """Return [number of correct classes (0 for numeric targets), number of predictions that are not finite]."""
     classes = classes_of(outputs)
     correct = (classes == targets).sum() * (not targets.is_floating_point())
     return torch.stack([correct, (classes == outputs.shape[-1]).sum()])

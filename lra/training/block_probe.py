@@ -1,6 +1,6 @@
-"""Statistics of each block on a few examples: spread, symmetry and size (SimpleTRON, section 5.2 and Figure 5).
+"""Measure each block on a few examples: norms, spread and asymmetry of scores (SimpleTRON, section 5.2 and Figure 5).
 
-Legend: B documents, H heads, N positions, Dh width of a head; A = Q K^T times the scale, [N, N] for each head.
+Legend: B documents, H heads, N positions, Dh width of a head; A = scale * Q K^T, the scores [N, N] of each head.
 """
 
 from contextlib import ExitStack
@@ -21,25 +21,25 @@ from lra.training.batches import predict, read
 
 
 def probe(model: Model, split: Split, examples: int, *, precision: Precision) -> dict[str, list[float | None]]:
-    """Measure each block on the first `examples` of the split; training is not changed.
+    """Measure each block on the first `examples` examples of the split; the training is not affected.
 
     Returns:
-        Lists with a number for each block. `residual_norm`: mean norm of the input vectors. `gradient_norm`: norm
-        of the loss's gradient by the trained weights. `attention_std`: standard deviation of the heads' outputs before
-        the output projection, or of the mixer's output if it has no heads. `score_std`: that of A, without softmax.
-        `score_asymmetry`: ||A - A^T|| / ||A||, 0 if A is symmetric, about 1.41 if it is unrelated to its transpose. The
-        last two are null without A.
+        Lists of one number per block, by name. `residual_norm`: mean norm of the block's input vectors.
+        `gradient_norm`: norm of the gradient of the loss with respect to the block's trained weights. `attention_std`:
+        standard deviation of the heads' outputs before the output projection, or of the mixer's output if it has no
+        heads. `score_std`: standard deviation of A, before softmax. `score_asymmetry`: ||A - A^T|| / ||A||, 0 if A is
+        symmetric, about 1.41 if A is unrelated to its transpose. The last two are None if the mixer has no A.
     """
-    model.eval()  # no dropout, and nothing is drawn: the probe does not change the run
+    model.eval()  # nothing is drawn without dropout, so the probe does not change the run
     first = np.arange(min(examples, len(split)))
     length = int(split.lengths(first).max()) if model.key_mask else model.max_len
-    entered: list[tuple[Any, ...]] = []
+    entered: list[tuple[Any, ...]] = []  # (x, key_mask) of each block
     with ExitStack() as hooks:
         for block in model.blocks:
             hooks.enter_context(block.register_forward_pre_hook(lambda _block, inputs: entered.append(inputs[:2])))
         logits, labels = predict(model, read(split, first, first, length), precision)
     gradients = _gradient_norms(model, cross_entropy(logits, labels))
-    # In the order of the blocks: a mixer may read the memory of the one before.
+    # In the order of the blocks, because a mixer may read the memory of the block before.
     measured = [
         {**_inside(block, *inputs), "gradient_norm": gradient}
         for block, inputs, gradient in zip(model.blocks, entered, gradients, strict=True)
@@ -48,7 +48,7 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
 
 
 def _gradient_norms(model: Model, loss: Tensor) -> list[float | None]:
-    """Return the gradient norm of each block, None if it is frozen; `grad` of the parameters is not changed."""
+    """Return the gradient norm of each block, None for frozen blocks; `grad` of the parameters is not changed."""
     trained = [[parameter for parameter in block.parameters() if parameter.requires_grad] for block in model.blocks]
     flat = [parameter for block in trained for parameter in block]
     gradients = iter(torch.autograd.grad(loss, flat, allow_unused=True) if flat else ())
@@ -61,7 +61,7 @@ def _gradient_norms(model: Model, loss: Tensor) -> list[float | None]:
 
 @torch.no_grad()
 def _inside(block: Block, x: Tensor, key_mask: Tensor | None) -> dict[str, float | None]:
-    """Measure one block at the real positions of x [B, N, D]."""
+    """Return all measurements of a block but `gradient_norm`, at the real positions of its input x [B, N, D]."""
     real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if key_mask is None else key_mask
     mixer, seen = block.mixer, block.mixer_input(x, key_mask)
     numbers: dict[str, float | None] = {
@@ -87,13 +87,14 @@ def score_statistics(q: Tensor, k: Tensor, real: Tensor, scale: Tensor | float) 
     Both are means over B and H. q, k [B, H, N, Dh], real [B, N]. A is never formed:
     ||A||^2 = <Q^T Q, K^T K> and <A, A^T> = <K^T Q, (K^T Q)^T>.
     """
-    # Products of [Dh, Dh] are the trace forms of those of [N, N]: O(N Dh^2) instead of O(N^2 Dh).
-    q, k = (x.double() * real[:, None, :, None] for x in (q * scale, k))  # rows of padding are 0
-    pairs = real.sum(dim=1, keepdim=True).double() ** 2  # [B, 1]
+    # The [Dh, Dh] products give the same traces as the [N, N] ones, in O(N Dh^2) instead of O(N^2 Dh).
+    q, k = (x.double() * real[:, None, :, None] for x in (q * scale, k))  # 0 at padding
+    pairs = real.sum(dim=1, keepdim=True).double() ** 2  # [B, 1] scores per head
     cross = k.transpose(-2, -1) @ q  # [B, H, Dh, Dh]
     square = ((q.transpose(-2, -1) @ q) * (k.transpose(-2, -1) @ k)).sum(dim=(-2, -1))  # [B, H]
     transposed = (cross * cross.transpose(-2, -1)).sum(dim=(-2, -1))
     mean = (q.sum(dim=-2) * k.sum(dim=-2)).sum(dim=-1) / pairs
     std = (square / pairs - mean**2).clamp(min=0).sqrt()
+    # ||A - A^T||^2 = 2 (||A||^2 - <A, A^T>)
     asymmetry = (2 * (square - transposed)).clamp(min=0).sqrt() / square.sqrt()
     return std.mean().item(), asymmetry.mean().item()

@@ -1,4 +1,4 @@
-"""Data-parallel ranks: each process computes its part of every batch, and all hold the same weights.
+"""Run data-parallel ranks: each process computes its part of every batch, and all have equal weights.
 
 torchrun starts the ranks; without it there is one rank, and the functions below do nothing. Rank 0 alone writes and
 prints. Tensors on a CPU are reduced over gloo, those on an accelerator over NCCL.
@@ -17,13 +17,13 @@ from torch import distributed
 from lra.core.errors import UserError
 from lra.core.signals import Paused
 
-PATIENCE = timedelta(hours=2)  # how long ranks wait for each other; a rank that dies is noticed at once
-VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun's
+PATIENCE = timedelta(hours=2)  # maximum wait for another rank; a rank that dies is noticed at once
+VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of torchrun
 Value = TypeVar("Value")
 
 
 class Lost(RuntimeError):
-    """Another rank has died; it has printed its own error."""
+    """Raised if another rank has died, which has printed its error itself."""
 
 
 def started_with() -> int:
@@ -47,24 +47,24 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    """True for the rank that writes and prints."""
+    """Return True on the rank that writes and prints."""
     return rank() == 0
 
 
 def local() -> tuple[int, int]:
-    """Return the index of this rank on its machine, and the number of ranks there."""
+    """Return the index of this rank on its machine, and the number of ranks on that machine."""
     if count() == 1:
         return 0, 1
     return int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
 
 
 def shard(examples: np.ndarray) -> np.ndarray:
-    """Return every `count`-th example for this rank, which balances ranks if examples are sorted by length."""
+    """Return this rank's part: every `count()`-th example, which balances ranks if examples are sorted by length."""
     return examples[rank() :: count()]
 
 
 def all_reduce_sum(*values: float) -> list[float]:
-    """Return the sums over all ranks, in float64."""
+    """Return the sum of each value over all ranks, in float64."""
     if count() == 1:
         return [float(value) for value in values]
     totals = torch.tensor(values, dtype=torch.float64)  # counts are exact up to 2**53
@@ -73,8 +73,8 @@ def all_reduce_sum(*values: float) -> list[float]:
 
 
 def all_reduce_min(number: int) -> int:
-    """Return the smallest number of any rank."""
-    # Only sums are reduced: the vector has an element for each rank.
+    """Return the minimum of `number` over all ranks."""
+    # The only reduction here is a sum, so each rank sets one element of a vector.
     return int(min(all_reduce_sum(*(number * (other == rank()) for other in range(count())))))
 
 
@@ -89,11 +89,11 @@ def all_reduce_sum_(values: torch.Tensor) -> None:
 
 
 def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Replace every gradient by its sum over all ranks; every rank must have one for the same parameters."""
+    """Replace every gradient by its sum over all ranks; the same parameters must have gradients on every rank."""
     if count() == 1:
         return
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    # One reduction of a flat vector, since each has a latency; complex numbers are pairs of real ones.
+    # One reduction of a flat vector, since every reduction has a latency; complex gradients as pairs of real numbers.
     gradients = [torch.view_as_real(gradient) if gradient.is_complex() else gradient for gradient in gradients]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     all_reduce_sum_(flat)
@@ -117,7 +117,7 @@ def pause_all(requested: Paused | None) -> None:
 
 
 class Gate:
-    """Context manager at which the other ranks wait until rank 0 starts to train, or leaves without training."""
+    """Context manager in which the other ranks wait until rank 0 starts to train or leaves without training."""
 
     def __init__(self) -> None:
         self._open = False
@@ -129,14 +129,14 @@ class Gate:
             all_reduce_sum(1)
 
     def wait(self) -> bool:
-        """Wait for rank 0; returns False if it has nothing to train."""
+        """Wait for rank 0, and return False if it has nothing to train."""
         return all_reduce_sum(0) == [1]
 
     def __enter__(self) -> "Gate":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if is_main() and not self._open:  # also after an error, or the others would wait for two hours
+        if is_main() and not self._open:  # also after an error; else the others would wait for PATIENCE
             all_reduce_sum(0)
 
 

@@ -1,4 +1,4 @@
-"""Early stopping: a training ends when its task is solved, without progress, or after all steps."""
+"""Stop a training early if its task is solved, or if its validation makes no progress."""
 
 import math
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from lra.training.recipe import Recipe
 
 REACHED = (50, 90, 99)  # validation accuracies in percent whose first step is recorded
-GOALS = 2  # consecutive evaluations that solve a task
-STATE = ("step", "why", "at_goal", "progress", "reached")
+GOALS = 2  # number of consecutive evaluations at `train.goal` that solve a task
+STATE = ("step", "why", "at_goal", "progress", "reached")  # attributes saved in checkpoints
 
 
 def is_better(now: dict[str, Any], best: dict[str, Any], metric: str) -> bool:
     """Return True if the evaluation `now` is better than `best` by `metric`, or if `best` is empty.
 
-    Of equal evaluations the first stays the best; a loss that is not finite is worse than any other.
+    Of equal evaluations the first stays the best; a loss that is not finite is worse than any finite one.
     """
     if not best:
         return True
@@ -25,26 +25,30 @@ def is_better(now: dict[str, Any], best: dict[str, Any], metric: str) -> bool:
 
 
 class StoppingRule:
-    """Early-stopping rule. `step`: number of steps after which the training ends; `why`: the reason.
+    """Early-stopping rule of a training.
 
     A task is solved at a validation accuracy of `train.goal` in two consecutive evaluations. Progress is a better
-    validation or, with `train.progress`, an error that has dropped by this fraction since the last progress. After
-    `train.patience` evaluations without progress the training ends with `train.cooldown` steps of a falling
+    validation score or, with `train.progress`, an error that has dropped by this fraction since the last progress.
+    After `train.patience` evaluations without progress the training ends with `train.cooldown` steps of a falling
     learning rate.
+
+    Attributes:
+        step: number of steps after which the training ends.
+        why: the reason: `steps`, `solved` or `no progress`.
     """
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.step, self.why = recipe.steps, "steps"  # until an evaluation ends the run earlier
-        self.at_goal = 0  # consecutive evaluations
-        self.reached: dict[str, dict[str, float]] = {}  # first step at each of REACHED, recorded if there is a goal
+        self.at_goal = 0  # number of latest evaluations in a row that reached the goal
+        self.reached: dict[str, dict[str, float]] = {}  # first evaluation at each of REACHED, if there is a goal
         self.progress: dict[str, Any] | None = None  # step and error (percent) of the last progress
 
     def update(self, last: dict[str, Any], best_step: int, tokens: int, seconds: float) -> None:
-        """Add an evaluation.
+        """Decide after an evaluation when the training ends.
 
         Args:
-            last: entry of the evaluation in the record.
+            last: the evaluation, as an entry of the record.
             best_step: step of the best evaluation so far.
             tokens: tokens trained on so far.
             seconds: time of all training and evaluation so far.
@@ -62,7 +66,7 @@ class StoppingRule:
             if self.progress is None or wrong < (1 - recipe.progress) * self.progress["wrong"]:
                 self.progress = {"step": step, "wrong": wrong}
             progress = self.progress["step"]
-        cooled = step + (recipe.cooldown or 0)  # too few steps left for a cooldown: the run takes them all
+        cooled = step + (recipe.cooldown or 0)  # with too few steps left for a cooldown, the run takes them all
         if self.why == "steps" and cooled < recipe.steps and self.out_of_patience(step, progress):
             self.step, self.why = cooled, "no progress"
 
@@ -78,12 +82,12 @@ class StoppingRule:
         return {key: getattr(self, key) for key in STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict`."""
+        """Restore a state from `state_dict`."""
         for key in STATE:
             setattr(self, key, state[key])
 
     def entries(self) -> dict[str, Any]:
-        """Return the record's entries about early stopping; empty if the recipe has none."""
+        """Return the record's entries about early stopping; empty if the recipe does not use it."""
         if self.recipe.patience is None and self.recipe.goal is None:
             return {}
         return {"ended": self.why} | ({} if self.recipe.goal is None else {"reached": self.reached})

@@ -1,6 +1,6 @@
-"""Evaluation: a model's score on a split, its predictions, accuracy by group, and text of a language model.
+"""Evaluate a model: score and predictions on a split, accuracy by group, and text of a language model.
 
-Legend: n examples of a split, in its order. Counts are JSON values.
+Legend: n is the number of examples of a split; arrays [n] are in the order of the split.
 """
 
 import math
@@ -30,7 +30,8 @@ from lra.training.batches import MicroBatch, classes_of, counts, cuts, predict, 
 class Score:
     """Result of an evaluation; `examples` counts predictions, one per example or scored position.
 
-    `not_finite` counts the predictions with an output that is NaN or infinite; they count as wrong.
+    `loss` is the mean over predictions. `not_finite` counts the predictions with an output that is NaN or infinite;
+    these count as wrong, too.
     """
 
     correct: int
@@ -41,7 +42,7 @@ class Score:
     @property
     def perplexity(self) -> float:
         """Exponential of the mean loss."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return math.exp(self.loss) if self.loss < 700 else math.inf  # math.exp overflows at 710
 
     @property
     def accuracy(self) -> float:
@@ -49,7 +50,7 @@ class Score:
         return 100 * self.correct / self.examples
 
     def entry(self, step: int) -> dict[str, Any]:
-        """Return the entry of records for this score; its weights are those after `step` updates."""
+        """Return the record's entry for this score of the weights after `step` updates."""
         not_finite = {"not_finite": self.not_finite} if self.not_finite else {}
         return not_finite | {
             "accuracy": self.accuracy,
@@ -61,13 +62,13 @@ class Score:
         }
 
     def say_if_not_finite(self, title: str) -> None:
-        """Print how many outputs are not finite, if there are any."""
+        """Print the number of predictions with outputs that are not finite, if there are any."""
         if self.not_finite:
             say(f"{title}: outputs of {self.not_finite} of {self.examples} are NaN or infinite; they count as wrong")
 
 
 class Predictions:
-    """Predicted classes [n] of a split; for an example with outputs that are not finite, the number of classes."""
+    """Predicted classes [n] of a split. Outputs that are not finite give the number of classes, which is no class."""
 
     def __init__(self, count: int) -> None:
         self.classes = np.zeros(count, dtype=np.int64)
@@ -78,7 +79,7 @@ class Predictions:
         self._added.append((indices, classes_of(logits)))
 
     def gather(self) -> None:
-        """Fetch added predictions from the device, and those of the other ranks."""
+        """Copy the added predictions from the device to `classes`, with those of the other ranks."""
         for indices, classes in self._added:
             self.classes[indices] = classes.cpu().numpy()
         self._added.clear()
@@ -96,12 +97,13 @@ def evaluate(
     stop: StopFlag | None = None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Score:
-    """Score every example of the split, in micro-batches of `batch`.
+    """Return the score of a model on all examples of a split.
 
     Args:
+        batch: size of micro-batches in examples of the maximum length, see `cuts`.
         keep: receives the predicted classes.
         stop: read before each micro-batch; a signal ends the evaluation on all ranks.
-        progress: called before each micro-batch with the number of examples this rank has scored, and its total.
+        progress: called before each micro-batch with the number of examples scored by this rank and its total number.
 
     Raises:
         Paused: `stop` received a signal.
@@ -116,7 +118,7 @@ def evaluate(
     predictions, counted, losses = 0, [], []
     for number, part in enumerate(parts):
         progress(done, total)
-        if stop is not None and number < shared:  # equally often on each rank, as for any reduction
+        if stop is not None and number < shared:  # every rank must reduce equally often
             distributed.pause_all(stop.signalled())
         done += len(part.indices)
         with products.of_micro_batch(part.tokens.size, model.dim):
@@ -136,7 +138,7 @@ def evaluate(
 
 
 def stacked(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Stack predicted classes and labels [2, n] in the smallest sufficient type, uint8 up to 256 classes."""
+    """Return predicted classes and labels as an array [2, n] of the smallest type, uint8 for up to 256 classes."""
     both = np.stack([predicted, labels])
     return both.astype(np.min_scalar_type(both.max()))
 
@@ -144,8 +146,10 @@ def stacked(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def diagnose(
     groups: dict[str, Group], predicted: np.ndarray, labels: np.ndarray, baseline: np.ndarray | None
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """Return counts {group: {value: {examples, correct}}}, with the correct answers of a `baseline` [n] if
-    there is one."""
+    """Return counts {group: {value: {examples, correct, baseline}}}.
+
+    The count `baseline` of correct predictions in the argument `baseline` [n] is left out if that is None.
+    """
     hits = {"correct": predicted == labels} | ({} if baseline is None else {"baseline": baseline == labels})
     return {
         name: {
@@ -158,10 +162,10 @@ def diagnose(
 
 @torch.inference_mode()
 def continuation(model: Model, prompt: list[int], *, tokens: int, top_p: float, seed: int) -> list[int]:
-    """Draw `tokens` further ids by nucleus sampling (Holtzman et al. 2020) with probability `top_p`.
+    """Return `tokens` ids that follow `prompt`, drawn by nucleus sampling with `top_p` (Holtzman et al. 2020).
 
-    The model reads the last `max_len` ids, padded to `max_len` as in training: a score scale may depend on the
-    padded length.
+    The model reads the last `max_len` ids, padded to `max_len` as in training, because a score scale may depend on
+    the padded length.
     """
     model.eval()
     ids = list(prompt)
@@ -170,7 +174,7 @@ def continuation(model: Model, prompt: list[int], *, tokens: int, top_p: float, 
         read = ids[-model.max_len :]
         window = torch.tensor([read + [PADDING] * (model.max_len - len(read))], device=device)
         logits = model(window)[0, len(read) - 1].double().cpu()
-        logits[PADDING] = float("-inf")  # never drawn
+        logits[PADDING] = float("-inf")  # padding is never drawn
         likely, order = logits.softmax(dim=0).sort(descending=True)
         before = likely.cumsum(dim=0) - likely  # the nucleus ends with the token that crosses top_p
         nucleus = likely[before < top_p].numpy()

@@ -1,4 +1,4 @@
-"""AdamW for a recipe, and the update of the weights by a gradient.
+"""Create AdamW for a recipe, and update the weights by a gradient.
 
 The host never waits for an accelerator: the loss of a step is read later. The optimiser's tensor `broken` is set in a
 step with a loss or gradient that is not finite, and prevents the update in this step and in all later ones. With
@@ -21,12 +21,12 @@ from lra.training.recipe import Recipe
 
 
 class Diverged(Exception):
-    """The loss or the gradient of a step is not finite; the weights are those before that step."""
+    """Raised if the loss or the gradient of a step is not finite; the weights stay those before that step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """An update that may still be computing. `numbers`: loss, real and computed tokens, gradient norm."""
+    """An update that the device may still compute. `numbers`: loss, real and computed tokens, gradient norm."""
 
     step: int
     lr: float
@@ -43,10 +43,10 @@ class Update:
 
 
 def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
-    """Create AdamW over trainable weights, with a group for each pair of weight decay and learning-rate `factor`.
+    """Return AdamW over the trainable weights, with a group for each pair of weight decay and learning-rate `factor`.
 
-    The optimizer gets a tensor `broken` on the device; `update` sets it to 1 at a value that is not finite, and from
-    then on changes no weights.
+    The optimizer gets a tensor `broken` on the device. `update` sets it to 1 at the first loss or gradient that is not
+    finite, and changes no weights from then on.
     """
     group_of = model.group_by_parameter(recipe.groups or ())
     groups: dict[tuple[float, float], list[torch.nn.Parameter]] = defaultdict(list)
@@ -65,7 +65,7 @@ def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
 def update(
     model: Model, optimizer: torch.optim.AdamW, totals: Tensor, recipe: Recipe, *, step: int, last: int | None = None
 ) -> Update:
-    """Start the update of the weights by their gradients.
+    """Start to update the weights by their gradients, and return the update.
 
     Args:
         optimizer: from `make_optimizer`.
@@ -75,14 +75,15 @@ def update(
     gradients = [parameter.grad for parameter in model.every_parameter if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     numbers = torch.cat([totals, norm.double().view(1)])
-    optimizer.broken = torch.maximum(optimizer.broken, numbers.sum() * 0 != 0)  # 1 if one is not finite
+    # 0 times NaN or infinity is NaN, which differs from 0; `broken` stays 1 from then on.
+    optimizer.broken = torch.maximum(optimizer.broken, numbers.sum() * 0 != 0)
     if recipe.clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(model.every_parameter, recipe.clip_norm, norm)
     lr = recipe.learning_rate(step, last)
     for group in optimizer.param_groups:
         group["lr"] = lr * group["factor"]
     if optimizer.defaults["fused"]:
-        optimizer.found_inf = optimizer.broken  # fused AdamW skips the step where this is 1
+        optimizer.found_inf = optimizer.broken  # fused AdamW skips the step if this is 1
         optimizer.step()
     elif not optimizer.broken:
         optimizer.step()
@@ -93,10 +94,10 @@ def compile_blocks(model: Model) -> None:
     """Compile each block. Dropout then hashes its noise on a CPU, too, instead of drawing indices."""
     from torch._functorch import config as autograd_config
 
-    torch._dynamo.config.specialize_float = True  # settings such as eps are constants of a graph
-    torch._dynamo.config.recompile_limit = 32  # graphs: training or not, padded or packed, all tokens or the CLS
+    torch._dynamo.config.specialize_float = True  # make float settings such as eps constants of a graph
+    torch._dynamo.config.recompile_limit = 32  # per block: training or not, padded or packed, all tokens or the CLS
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # otherwise the run would continue uncompiled
-    autograd_config.backward_pass_autocast = "off"  # backward passes of full-precision parts, too
+    autograd_config.backward_pass_autocast = "off"  # full-precision parts stay so in the backward pass
     try:
         torch.compile(torch.neg)(next(model.parameters()).detach())
     except RuntimeError as error:

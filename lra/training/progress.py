@@ -1,4 +1,4 @@
-"""Progress of a training in the terminal."""
+"""Show the progress of a training in the terminal."""
 
 import time
 
@@ -8,12 +8,12 @@ MOMENT = 1.0  # seconds after which the progress of an evaluation is shown
 
 
 class TrainingBar(Bar):
-    """Progress of one run: step, loss, validation score, tokens per second, time left."""
+    """Progress bar of one run: step, loss, validation score, tokens per second, time left."""
 
     def __init__(self, title: str, steps: int, done: int) -> None:
         super().__init__(title, steps, done)
         self._score, self._tokens, self._rate = "", 0, 0.0
-        self._clock = self._began = time.monotonic()  # end and start of the last evaluation
+        self._clock = self._began = time.monotonic()  # times at the end and start of the last evaluation
         self._evaluated = False
 
     def step(self, done: int, loss: float, tokens: int) -> None:

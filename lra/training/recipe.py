@@ -1,4 +1,4 @@
-"""Recipes of training (optimiser, schedule, batches, stopping) and of self-pretraining on the inputs of a task."""
+"""Define recipes of training (optimiser, schedule, batches, stopping) and of self-pretraining on a task's inputs."""
 
 import math
 import re
@@ -17,10 +17,10 @@ from lra.network.architecture import Group, belongs
 if TYPE_CHECKING:
     from torch import Tensor
 
-TOKENS = "embedding.tokens."
+TOKENS = "embedding.tokens."  # prefix of the names of token-embedding weights
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
-OPEN_SCHEDULES = ("rsqrt", "constant")  # rates that do not depend on train.steps
+OPEN_SCHEDULES = ("rsqrt", "constant")  # schedules whose rates do not depend on train.steps
 
 
 def _times(value: str) -> str:
@@ -34,7 +34,7 @@ Times = Annotated[str, AfterValidator(_times)]
 
 @with_config(STRICT)
 class GroupOverrides(TypedDict):
-    """Peak learning rate and weight decay of a parameter group; None: those of other weights. `2x`: twice the rate."""
+    """Peak learning rate and weight decay of a parameter group. None: as for other weights; `2x`: twice their rate."""
 
     rate: PositiveFloat | Times | None
     weight_decay: NonNegativeFloat | None
@@ -74,19 +74,19 @@ class Recipe:
                 f"{' or '.join(OPEN_SCHEDULES)}"
             )
         if self.progress is not None and self.patience is None:
-            raise ValueError(f"progress={self.progress:g}: expected patience beside it: within how many evaluations")
+            raise ValueError(f"progress={self.progress:g}: expected patience, too, a number of evaluations")
         if self.micro_batch > self.batch_size:
             raise ValueError(f"micro_batch={self.micro_batch} is larger than batch_size={self.batch_size}")
 
     def learning_rate(self, step: int, last: int | None = None) -> float:
-        """Return lr * min(1, step / warmup) * the schedule; the first update, step 0, has rate 0.
+        """Return the learning rate lr * min(1, step / warmup) * schedule; the first update, step 0, has rate 0.
 
         rsqrt: 1 / sqrt(max(step, warmup)). cosine: half a period from the end of the warm-up over `steps`, as in Long
         Range Arena; cosine_to_zero: over the rest of `steps`, as in the S4 family. triangular: linear from the peak to
         1/32 of it (ULMFiT, Howard and Ruder 2018, eq. 3).
 
         Args:
-            step: from 0 on.
+            step: index of the update, from 0.
             last: number of steps of the run; in the last `cooldown` of them the rate falls linearly to zero. None:
                 `steps`.
         """
@@ -103,7 +103,7 @@ class Recipe:
         return self.lr * min(1.0, step / self.warmup) * factor * cooling
 
     def rate_factor_and_decay(self, name: str, group: str | None) -> tuple[float, float]:
-        """Return the factor of the learning rate and the weight decay of a parameter of this name and group, if any."""
+        """Return the learning-rate factor and the weight decay of a parameter; `group` is its group, if any."""
         usual = 0.0 if belongs(name, self.no_decay or ()) else self.weight_decay
         if group is None:
             return 1.0, usual
@@ -120,7 +120,7 @@ class Recipe:
         return self.lr / math.sqrt(self.warmup) if self.schedule == "rsqrt" else self.lr
 
     def rate_in_words(self) -> str:
-        """Return a text with optimiser, schedule and highest rate, and the reason if that is below the peak."""
+        """Return a text with optimiser, schedule and highest rate, and the reason if this rate is below the peak."""
         rates = [self.learning_rate(step) for step in range(self.steps + 1)]
         highest = max(rates)
         words = f"AdamW, train.schedule={self.schedule}, highest rate {highest:.3g} at step {rates.index(highest)}"
@@ -168,7 +168,7 @@ class Pretrain:
             task.digest,
             self.objective,
             values=self.loss == "absolute",
-            share=self.mask or 0.0,  # not used where nothing is masked
+            share=self.mask or 0.0,  # unused if nothing is masked
             holdout=self.holdout,
             seed=seed,
         )

@@ -1,4 +1,4 @@
-"""The training loop and its state."""
+"""Train a model: training loop, evaluations, and the state that checkpoints save."""
 
 import json
 import math
@@ -32,7 +32,7 @@ from lra.training.optimizer import Diverged, Update, compile_blocks, make_optimi
 from lra.training.progress import TrainingBar
 from lra.training.recipe import Recipe
 
-PLAIN = ("step", "measured", "seconds", "window_seconds", "last", "best", "lines", "resumes")  # saved as JSON
+PLAIN = ("step", "measured", "seconds", "window_seconds", "last", "best", "lines", "resumes")  # saved as JSON values
 
 
 def compute_gradient(
@@ -45,7 +45,7 @@ def compute_gradient(
     step: int,
     precision: Precision,
 ) -> Tensor:
-    """Set the gradient of the mean loss over `examples`; return [loss, real tokens, computed tokens].
+    """Set `grad` for the mean loss over `examples`; return a tensor [loss, real tokens, computed tokens].
 
     The gradient does not depend on the cut into `parts` or on the number of ranks: the loss of a micro-batch is divided
     by the number of predictions in the whole batch, and dropout is keyed by document.
@@ -55,7 +55,7 @@ def compute_gradient(
     model.redraw(seed, step)
     for parameter in model.every_parameter:
         parameter.grad = None
-    predictions = len(split.predictions(examples))  # of the whole batch, on every rank
+    predictions = len(split.predictions(examples))  # their number in the whole batch, not in this rank's part
     # float64, so that the recorded loss hardly depends on the cut into micro-batches
     total, real, computed = torch.zeros((), dtype=torch.float64, device=model.every_parameter[0].device), 0, 0
     for part in parts:
@@ -75,13 +75,13 @@ def compute_gradient(
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Folder and messages of a training.
+    """Destinations of a training's files, messages and metrics.
 
     Args:
         folder: receives `metrics.jsonl` and checkpoints; None: neither is written.
         title: prefix of messages.
-        checkpoints: rule for when they are due; None: only at the end and at a pause.
-        run: JSON values that checkpoints keep beside the state: configuration and conditions of the run.
+        checkpoints: rule that says when one is due; None: only at the end and at a pause.
+        run: configuration and conditions of the run, which checkpoints store as JSON next to the state.
         log: receives each line of `metrics.jsonl`.
     """
 
@@ -100,9 +100,9 @@ class Trainer:
 
     Attributes:
         step: number of updates.
-        lines: evaluations, the lines of `metrics.jsonl`.
+        lines: one entry per evaluation, the lines of `metrics.jsonl`.
         last, best: scores of the last and the best evaluation, as in records; empty before the first.
-        seconds, tokens: of the whole training, up to the last evaluation.
+        seconds, tokens: totals from the first step to the last evaluation.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class Trainer:
         self.optimizer = make_optimizer(model, recipe)
         self.stopping = StoppingRule(recipe)
         self.step, self.measured = 0, 0  # `measured`: step of the last evaluation
-        self.updates: deque[Update] = deque()  # the latest ones, whose loss has not been read
-        self.losses: list[float] = []  # of all steps before `updates`
+        self.updates: deque[Update] = deque()  # latest updates, whose losses have not been read
+        self.losses: list[float] = []  # losses of all steps before those in `updates`
         self.seconds, self.window_seconds = {"train": 0.0, "evaluate": 0.0}, 0.0  # `window`: since the last evaluation
         self.tokens, self.window_tokens = Tokens(), Tokens()
         self.last: dict[str, Any] = {}
@@ -136,11 +136,12 @@ class Trainer:
         self._saved_at = time.monotonic()
 
     def train(self, stop: StopFlag, limit: Callable[[int, float], Paused | None] = lambda *_: None) -> None:
-        """Train to the end: all steps of the recipe, or where its stopping rule says.
+        """Train for all steps of the recipe, or until its stopping rule ends the training.
 
         Args:
-            stop: asks for a pause.
-            limit: called after each step with the number of steps and their seconds; returns a further reason to pause.
+            stop: flag that a signal or time limit sets to request a pause.
+            limit: called after each step with the number of steps and their seconds; returns another
+                reason to pause, or None.
 
         Raises:
             Paused: on all ranks, if one of them is asked to stop; the state is saved.
@@ -177,7 +178,7 @@ class Trainer:
             except Paused:
                 self.save()
                 raise
-        self.save()  # the test may be interrupted
+        self.save()  # if the test is interrupted, the training need not be repeated
 
     def _is_checkpoint_due(self) -> bool:
         """Return True on all ranks if a checkpoint is due by the clock of rank 0."""
@@ -191,7 +192,7 @@ class Trainer:
         return self.step > self.measured and due
 
     def validate(self, stop: StopFlag, bar: TrainingBar) -> None:
-        """Score the validation split, keep the best weights, and add a line to `metrics.jsonl`.
+        """Score the validation split, store the weights if they are the best, and add a line to `metrics.jsonl`.
 
         Raises:
             Paused: a signal came. A time limit is checked after the evaluation only, so that each start of a run
@@ -204,12 +205,12 @@ class Trainer:
         )  # fmt: skip
         seconds, tokens, losses = time.perf_counter() - clock, self.window_tokens, self.losses[self.measured :]
         score.say_if_not_finite(f"{self.output.title}, step {step}, validation")
-        # Nothing above changes the state: a run that is paused in an evaluation makes all of it again.
+        # Nothing above changes the state, so a run that is paused in an evaluation can repeat all of it.
         bar.evaluated(f"{self.task.metric} {getattr(score, self.task.metric):.2f}")
         line = {
             "step": step,
             "epoch": step * recipe.batch_size / len(self.task.train),
-            "lr": recipe.learning_rate(step - 1, self.stopping.step),
+            "lr": recipe.learning_rate(step - 1, self.stopping.step),  # of the last update
             "train_loss": math.fsum(losses) / len(losses),
             "val_loss": score.loss,
             "val_accuracy": score.accuracy,
@@ -234,7 +235,7 @@ class Trainer:
         self.output.log(self.lines[-1])
 
     def read_losses(self, leave: int = 0) -> Tokens:
-        """Read the losses of all updates but the last `leave`, and return their tokens.
+        """Read the losses of all updates but the last `leave`, and return the tokens of these updates.
 
         Raises:
             Diverged: a loss or gradient is not finite; `step` is then the number of updates before it.
@@ -258,7 +259,7 @@ class Trainer:
         return is_asynchronous(next(self.model.parameters()).device)
 
     def _batches(self) -> Iterator[tuple[Split, np.ndarray, Iterable[MicroBatch]]]:
-        """Iterate over split, examples and micro-batches of each step; on an accelerator they are read a step ahead."""
+        """Return an iterator over (split, examples, micro-batches) by step; accelerators get them read a step ahead."""
 
         def parts(split: Split, examples: np.ndarray) -> Iterator[MicroBatch]:
             return micro_batches(self.model, split, examples, self.recipe.micro_batch, self.precision)
@@ -281,7 +282,7 @@ class Trainer:
         """Write a checkpoint on rank 0.
 
         Raises:
-            Diverged: on all ranks, if the last updates have numbers that are not finite.
+            Diverged: on all ranks, if a loss or gradient of the latest updates is not finite.
         """
         self.read_losses()
         if self.output.folder is not None and distributed.is_main():
@@ -290,9 +291,9 @@ class Trainer:
             self._saved_at = time.monotonic()
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the state: tensors by name, and JSON values. Call `read_losses` before."""
+        """Return the state as tensors by name and JSON values. Call `read_losses` first."""
         tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
-        for name, parameter in self.model.named_parameters():  # by name: torch's own indices depend on the groups
+        for name, parameter in self.model.named_parameters():  # by name, since torch's indices depend on the groups
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer/{name}/{key}"] = value
         tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
@@ -302,7 +303,7 @@ class Trainer:
         return tensors, {**state, **totals, "stopping": self.stopping.state_dict()}
 
     def load_state_dict(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Restore `state_dict`. Raises KeyError, ValueError or RuntimeError if it is of another model."""
+        """Restore a state from `state_dict`. Raises KeyError, ValueError or RuntimeError for another model."""
         weights: dict[str, Tensor] = {}
         parameters, fused = dict(self.model.named_parameters()), self.optimizer.defaults["fused"]
         for path, value in tensors.items():
@@ -317,7 +318,7 @@ class Trainer:
                 if value.dim() and value.shape != parameter.shape:
                     raise ValueError(f"{path} is {list(value.shape)}, expected {list(parameter.shape)}")
                 device = parameter.device if value.dim() or fused else "cpu"  # plain AdamW counts steps on the host
-                self.optimizer.state[parameter][key] = value.to(device, copy=True)  # the file's bytes may be unaligned
+                self.optimizer.state[parameter][key] = value.to(device, copy=True)  # a file's tensors may be unaligned
         self.model.load_state_dict(weights)
         self.losses = tensors["losses"].tolist()
         for key in PLAIN:
