@@ -1,4 +1,4 @@
-"""Attention mechanisms. This module exports what a new mechanism imports from `lra.mixers.base`."""
+"""Attention mechanisms, one module each. This module re-exports the names of `base` that new mechanisms import."""
 
 from lra.mixers.base import (
     Attention,

@@ -1,7 +1,7 @@
-"""Backends of recurrences over positions: chunked PyTorch, or the Triton kernels of flash-linear-attention.
+"""Run recurrences over positions by chunks in PyTorch, or by the Triton kernels of flash-linear-attention.
 
-The kernels need CUDA and float32. They multiply float32 as three TF32 products, which round about as one float32
-product does, and tune their tile sizes on the device.
+The kernels need CUDA and float32. They compute a float32 product as three TF32 products, which together round about as
+much as one float32 product, and they tune their tile sizes on the device.
 Legend: as in `lra.ops.scan`; B documents, H heads.
 """
 
@@ -20,7 +20,7 @@ from lra.core.errors import UserError
 
 Backend = Literal["torch", "fla"]
 
-KERNELS = {  # module in fla.ops -> its function, and its keywords for the inputs of `Scan`
+KERNELS = {  # module in fla.ops -> its function, and the keywords for the inputs of `Scan`, in their order
     "simple_gla": ("chunk_simple_gla", ("q", "k", "v", "g")),
     "gla": ("chunk_gla", ("q", "k", "v", "g")),
     "gated_delta_rule": ("chunk_gated_delta_rule", ("q", "k", "v", "beta", "g")),
@@ -34,18 +34,19 @@ class Scan:
 
     Args:
         kernel: a key of KERNELS.
-        backend: the backend to use, or None for the kernel wherever it works.
+        backend: the backend to use; None: the kernel where it works, else PyTorch.
     """
 
     kernel: str
     backend: Backend | None
 
     def __call__(self, chunks: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """Compute the recurrence.
+        """Compute the recurrence and return its outputs [B, H, L, N].
 
         Args:
-            chunks: the chunked form, called with `inputs`.
-            inputs: tensors [B, H, L, .], or [B, H, L] for a number for each head and position, or expandable to these.
+            chunks: the chunked form, called as `chunks(*inputs)`.
+            inputs: one tensor per keyword in `KERNELS[self.kernel]`, in that order: [B, H, L, .], or [B, H, L] for one
+                number per head and position; may broadcast to these shapes.
         """
         if self.on(inputs[0].device.type, inputs[0].dtype) == "torch":
             return chunks(*inputs)
@@ -56,7 +57,7 @@ class Scan:
         return function(self.kernel)(**laid_out, scale=1.0)[0].transpose(1, 2)
 
     def on(self, device: str, dtype: torch.dtype = torch.float32) -> Backend:
-        """Return the backend used on this device and type; raise UserError if the chosen one does not work there."""
+        """Return the backend used on this device for this dtype; raise UserError if `backend` does not work there."""
         if self.backend == "torch" or device == "meta":
             return "torch"
         lacks = missing(self.kernel) if device == "cuda" else ""
@@ -73,12 +74,12 @@ class Scan:
         )
 
     def describe(self, device: str) -> str:
-        """Return the backend used on this device and its version, for the record."""
+        """Return the backend used on this device and, if it is fla, its version, as text for the record."""
         return "torch" if self.on(device) == "torch" else f"fla {version()}"
 
 
 def scan_of(mixer: nn.Module) -> Scan | None:
-    """Return the mixer's `Scan`, or None if it has none."""
+    """Return the `Scan` in the mixer's attribute `scan`, or None if there is none."""
     scan = getattr(mixer, "scan", None)
     return scan if isinstance(scan, Scan) else None
 
@@ -92,20 +93,20 @@ def function(kernel: str) -> Callable[..., tuple[Tensor, Any]]:
 
 
 def missing(kernel: str) -> str:
-    """Return the reason why the library's kernel cannot be used on this CUDA device; empty if it can."""
+    """Return the reason why this kernel cannot be used on this CUDA device; empty if it can."""
     if not version():
         return "no flash-linear-attention"
     if kernel != "gated_delta_rule":
         return ""
     facts = import_module("fla.utils")
     if facts.IS_NVIDIA_HOPPER and facts.TRITON_ABOVE_3_4_0 and not facts.TRITON_ABOVE_3_7_1:  # fla issue 640
-        return f"Triton {metadata.version('triton')} on a Hopper GPU, where its gradient is wrong (3.7.1 is right)"
+        return f"Triton {metadata.version('triton')} on a Hopper GPU, where its gradient is wrong (fixed in 3.7.1)"
     return ""
 
 
 @cache
 def version() -> str | None:
-    """Return the version of the library, or None if it cannot be imported."""
+    """Return the version of flash-linear-attention, or None if it cannot be imported."""
     try:
         import_module("fla.ops")
         return metadata.version("fla-core")

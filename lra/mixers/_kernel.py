@@ -1,4 +1,4 @@
-"""Linear attention with feature maps, fixed or random: phi(q) . phi(k) instead of exp(q . k).
+"""Define linear attention: a feature map phi, fixed or random, replaces exp(q . k) by phi(q) . phi(k).
 
 Katharopoulos et al. 2020, eq. 5-6: y_i = phi(q_i) S / (phi(q_i) . z), S = sum_j phi(k_j) v_j, z = sum_j phi(k_j).
 Legend: M features, N width of the values.
@@ -16,13 +16,13 @@ from lra.ops.device import at_least_float32, full_precision
 from lra.ops.packing import Packed
 from lra.ops.scan import causal_product
 
-EVAL_DRAW = "evaluation keeps the last draw of training"
+EVAL_DRAW = "evaluation uses the last draw of training"
 
 
 class KernelAttention(Attention, abstract=True):
     """Base class of attentions with a feature map; `eps` is added to the denominator.
 
-    Features and sums are in fp32 or higher. Features of padded keys are set to zero.
+    Features and sums are computed in fp32 or higher. Features of padded keys are set to zero.
     """
 
     can_be_causal = True
@@ -36,10 +36,10 @@ class KernelAttention(Attention, abstract=True):
     def features(
         self, q: Tensor, k: Tensor, key_mask: Tensor | None, packed: Packed | None = None
     ) -> tuple[Tensor, ...]:
-        """Map q, k [B, H, L, Dh] to phi(q), phi(k) [B, H, L, M]; maxima over keys must exclude padded ones.
+        """Return phi(q), phi(k) [B, H, L, M] for q, k [B, H, L, Dh]; maxima over keys must leave out padded keys.
 
-        A causal form may append the log decay of `causal_product` [B, H, L]. Classes with `packs` get chunks of a
-        packed batch [C, H, CHUNK, Dh], where q may be [B, H, 1, Dh], and the batch's layout `packed`.
+        A causal form may also return a log decay [B, H, L] for `causal_product`. Classes with `packs` also get chunks
+        q, k [C, H, CHUNK, Dh] of a packed batch with the layout `packed`, where q may be [B, H, 1, Dh].
         """
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -51,7 +51,7 @@ class KernelAttention(Attention, abstract=True):
             weighted = causal_product if self.causal else product
             total, mass = weighted(phi_q, phi_k, v, *log_decay).split(
                 [v.shape[-1] - 1, 1], dim=-1
-            )  # [B, H, L, Dh and 1]
+            )  # [B, H, L, Dh] and [B, H, L, 1]
             return total / self.denominator(mass)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
@@ -66,17 +66,17 @@ class KernelAttention(Attention, abstract=True):
             return packed.by_row(total / self.denominator(mass))
 
     def denominator(self, mass: Tensor) -> Tensor:
-        """Return the denominator, kept away from zero, from `mass` = phi(q_i) . z."""
+        """Return a denominator [..., L, 1] that is not near zero, for `mass` = phi(q_i) . z [..., L, 1]."""
         return mass + self.eps
 
 
 def exponentials(log_q: Tensor, log_k: Tensor, causal: bool, packed: Packed | None = None) -> tuple[Tensor, ...]:
-    """Return `features` for phi = exp(log_q), exp(log_k) [B, H, L, M], with log_k = -inf at padded keys.
+    """Return the result of `features` for phi(q) = exp(log_q) and phi(k) = exp(log_k) [B, H, L, M].
 
-    Exponents are shifted by maxima, without gradient, since shifts cancel between the weighted sum and its denominator.
-    Two-sided: each feature of the keys has its own maximum, over all keys, which is added to the queries; the
-    denominator is at least 1. Causal: all features share one maximum, over the keys so far; where it grows, the sums so
-    far decay.
+    log_k is -inf at padded keys. Exponents are shifted by maxima, without gradient, because the shifts cancel between
+    the weighted sum and its denominator. If not causal, the maximum of every feature over all keys is subtracted from
+    log_k and added to log_q; the denominator is then at least 1. If causal, the maximum over all features and the keys
+    so far is subtracted from log_k; where this maximum grows, the returned log decay shrinks the sums so far.
     """
     if causal:
         top = log_k.detach().amax(dim=-1, keepdim=True).cummax(dim=-2).values
@@ -88,7 +88,7 @@ def exponentials(log_q: Tensor, log_k: Tensor, causal: bool, packed: Packed | No
     else:
         top = log_k.detach().amax(dim=-2, keepdim=True)
         log_decay = []
-    top = top.masked_fill(top == -torch.inf, 0)  # no real key, or none so far
+    top = top.masked_fill(top == -torch.inf, 0)  # where there is no real key (so far)
     by_chunk = top if packed is None else top[packed.owner]
     if not causal:
         log_q = log_q + (top if log_q.shape[2] == 1 else by_chunk)
@@ -96,6 +96,6 @@ def exponentials(log_q: Tensor, log_k: Tensor, causal: bool, packed: Packed | No
 
 
 def product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Compute sum_j (q_i . k_j) v_j, in time linear in L; q, k [..., L, M], v [..., L, N] -> [..., L, N]."""
+    """Compute sum_j (q_i . k_j) v_j in time linear in L: q, k [..., L, M], v [..., L, N] -> [..., L, N]."""
     state = v.transpose(-2, -1) @ k  # [..., N, M]; this order gives gradients the memory layout of q and k
     return q @ state.transpose(-2, -1)

@@ -1,6 +1,6 @@
-"""Base classes of recurrent mixers: gated recurrences over heads, and diagonal state spaces (S5 and LRU).
+"""Define the base classes of recurrent mixers: gated recurrences over heads, and diagonal state spaces (S5, LRU).
 
-Legend: as in `lra.mixers`; N is the width of a head's values with H N = qkv_dim, or the number of complex modes.
+Legend: as in `lra.mixers.base`; N is the width of a head's values with H N = qkv_dim, or the number of complex modes.
 """
 
 import math
@@ -22,18 +22,17 @@ from lra.ops.scan import both_ways
 TWO_SIDED = (
     "the paper is causal; here a backward pass with the same weights is added, and both passes count the token itself"
 )
-NORM = "the norm of the heads has no weights, which those of the output projection can hold"
+NORM = "the norm of the heads has no weights, because the weights of the output projection can replace them"
 
 
 class Recurrent(Mixer, abstract=True):
     """Base class of recurrent mixers.
 
-    Without causality the recurrence runs forward and backward with the same weights, and the norm is applied to the
-    sum.
+    If not causal, the recurrence runs forward and backward with the same weights, and the norm is applied to the sum.
 
-    Padding changes no state: `forward` sets the inputs at padded positions to zero, and where a bias or a sigmoid would
-    still give them an effect, `recurrence` removes it by `real`. So nothing is added to the state, and a log decay of 0
-    is a decay of 1.
+    Padded positions do not change the state. `forward` sets the inputs of the recurrence to zero at these positions,
+    and `recurrence` multiplies by `real` where a bias or a sigmoid would turn zero into another number. So nothing is
+    added to the state, and the log decay of 0 is a decay of 1.
     """
 
     can_be_causal = True
@@ -52,11 +51,11 @@ class Recurrent(Mixer, abstract=True):
 
     @abstractmethod
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return the inputs [B, L, .] of the recurrence from x [B, L, D]; they are zeroed at padded positions."""
+        """Return the inputs [B, L, .] of the recurrence for x [B, L, D]; `forward` zeroes them at padded positions."""
 
     @abstractmethod
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
-        """Return causal outputs [B, H, L, N] of `inputs`; real [B, L, 1] is 1 at real and 0 at padded positions."""
+        """Return causal outputs [B, H, L, N] for `inputs`; real [B, L, 1] is 1 at real and 0 at padded positions."""
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         inputs, gate = self.inputs(x), self.gate(x)
@@ -68,13 +67,13 @@ class Recurrent(Mixer, abstract=True):
         return self.out(y)
 
     def passes(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
-        """Return the outputs of the forward pass; without causality, plus those of the backward pass."""
+        """Return the outputs [B, H, L, N] of the forward pass, plus those of the backward pass if not causal."""
         if self.causal:
             return self.recurrence(inputs, real)
         return both_ways(lambda *parts: self.recurrence(parts[:-1], parts[-1]), *inputs, real)
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
-        """Return the input of the output projection from y [B, H, L, N] and the gate's projection [B, L, H N]."""
+        """Return the input [B, L, H N] of the output projection, from y [B, H, L, N] and gate [B, L, H N]."""
         return silu(gate) * merge_heads(self.normed(y))
 
     def normed(self, y: Tensor) -> Tensor:
@@ -89,15 +88,18 @@ def check_ends(option: str, low: float, high: float) -> None:
 
 
 def log_uniform(option: str, low: float, high: float, size: int) -> Tensor:
-    """Draw the logarithms of numbers that are log-uniform between the options `{option}_min` and `{option}_max`."""
+    """Return the logarithms [size] of numbers drawn log-uniformly from `low` to `high`.
+
+    Raise UserError if `low`, option `{option}_min`, is above `high`, option `{option}_max`.
+    """
     check_ends(option, low, high)
     return math.log(low) + (math.log(high) - math.log(low)) * torch.rand(size)
 
 
 class DecaySteps(nn.Module):
-    """Decay exp(-A dt) of every head with dt = softplus(x W + c).
+    """Layer that computes the decay exp(-A dt) of every head, with dt = softplus(x W + c).
 
-    Initially A is uniform between `a_min` and `a_max`, and softplus(c) log-uniform between `dt_min` and `dt_max`.
+    Initially A is uniform from `a_min` to `a_max`, and softplus(c) is log-uniform from `dt_min` to `dt_max`.
     """
 
     def __init__(self, config: MixerConfig, *, a_min: float, a_max: float, dt_min: float, dt_max: float) -> None:
@@ -105,30 +107,33 @@ class DecaySteps(nn.Module):
         check_ends("a", a_min, a_max)
         self.project = nn.Linear(config.dim, config.heads, bias=False)
         start = log_uniform("dt", dt_min, dt_max, config.heads).exp()
-        self.bias = nn.Parameter(start + torch.log(-torch.expm1(-start)))  # the inverse of softplus
+        self.bias = nn.Parameter(start + torch.log(-torch.expm1(-start)))  # so that softplus(bias) = start
         self.log_a = nn.Parameter((a_min + (a_max - a_min) * torch.rand(config.heads)).log())
 
     def forward(self, projected: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """Return dt and the log decay [B, H, L, 1] of the projected input; zero at padded positions."""
+        """Return dt and the log decay -A dt, both [B, H, L, 1] and zero at padded positions.
+
+        projected = x W [B, L, H]; real [B, L, 1] is 1 at real and 0 at padded positions.
+        """
         dt = (softplus(projected + self.bias) * real).transpose(1, 2).unsqueeze(-1)
         return dt, -self.log_a.exp()[:, None, None] * dt
 
 
 SHELL = (
     "GELU and an output projection, no gated linear unit",
-    "dropout falls on whole channels only where model.dropout_over says so",
-    "the state's parameters have a learning rate and a decay of their own only where train.groups gives them one",
+    "dropout is on whole channels only with model.dropout_over=channels",
+    "the state's parameters have a separate learning rate and weight decay only if train.groups sets them",
 )
 
 
 class StateSpace(Mixer, abstract=True):
-    """Base class of diagonal state spaces with all channels as inputs and outputs.
+    """Base class of diagonal state spaces in which every state reads all channels.
 
-    h_i = exp(rate) h_{i-1} + B x_i, y_i = Re C h_i + skip x_i, then GELU and the output projection. Without causality
-    the same states also run backward, and C reads both.
+    h_i = exp(rate) h_{i-1} + B x_i, y_i = Re C h_i + skip x_i, then GELU and the output projection. If not causal, the
+    same recurrence also runs backward, and C reads the states of both directions.
 
     Args:
-        modes: N.
+        modes: number N of complex states h.
     """
 
     can_be_causal = True
@@ -154,7 +159,7 @@ class StateSpace(Mixer, abstract=True):
         return self.out(self.dropout(gelu(y)))
 
     def read(self, x: Tensor) -> Tensor:
-        """Return Re C h [B, L, D]."""
+        """Return Re C h [B, L, D] for x [B, L, D]."""
         rate, b, c = self.system()
         u = (x @ torch.cat([b.real, b.imag]).mT).unflatten(-1, (2, -1))  # [B, L, 2, N]
         h = diagonal_scan(u, rate, self.directions)  # [B, L, directions, 2, N]

@@ -1,4 +1,4 @@
-"""Softmax attention: scale, mask and dropout of its weights."""
+"""Compute softmax attention with a scale, a mask and dropout on the attention weights."""
 
 from dataclasses import replace
 from typing import Literal
@@ -17,14 +17,17 @@ LIKE_VANILLA = "scores are divided by √(H Dh), as SimpleTRON's authors do for 
 
 
 def scale_of(config: MixerConfig, scale: ScaleOrNone) -> float:
-    """Return the factor of q . k: 1 / sqrt(Dh), 1 / sqrt(H Dh), or 1 for `none`."""
+    """Return the scale factor of q . k: 1 / sqrt(Dh), 1 / sqrt(H Dh), or 1 for `none`."""
     if scale == "none":
         return 1.0
     return (config.qkv_dim if scale == "qkv_dim" else config.head_dim) ** -0.5
 
 
 def info_of(mixer: Mixer, scale: ScaleOrNone, *deviations: str, **values: object) -> MixerInfo:
-    """Return the mixer's description with its scale and deviations; `values` fill the names in the formula's braces."""
+    """Return the mixer's info with its scale and `deviations` added.
+
+    `values` replace the names in braces in the formula.
+    """
     formula = mixer.info.formula.replace(" / {root}", "") if scale == "none" else mixer.info.formula
     return replace(
         mixer.info,
@@ -35,7 +38,10 @@ def info_of(mixer: Mixer, scale: ScaleOrNone, *deviations: str, **values: object
 
 
 def allowed(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor | None:
-    """Return the mask of `weigh`, or None if there is none; q [B, H, n, Dh] has the first n of L positions."""
+    """Return the mask for `weigh`, broadcastable to [B, H, n, L], or None if all queries may attend to all keys.
+
+    q [B, H, n, Dh] has the first n of the L positions of k.
+    """
     mask = None if key_mask is None else key_mask[:, None, None, :]
     if causal:
         earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
@@ -52,23 +58,25 @@ def weigh(
     dropout: Dropout,
     columns: Tensor | None = None,
 ) -> Tensor:
-    """Compute softmax(q k^T scale) v with dropout on the weights; a row that may attend to nothing is finite.
+    """Compute softmax(scale q k^T) v with dropout on the weights: [B, H, ..., n, d].
+
+    The output of a query that may attend to no key is finite.
 
     Args:
         q: [B, H, ..., n, d].
         k: [B, H, ..., m, d]; v likewise.
         mask: [B, H, ..., n, m], True where a query may attend to a key; broadcast.
-        columns: positions of the keys [..., m] for the noise; None: 0 to m - 1.
+        columns: positions of the keys [..., m], on which the dropout noise depends; None: 0 to m - 1.
     """
     if not dropout.drops:
-        if q.dim() > 4:  # the fused kernels take one axis of heads
+        if q.dim() > 4:  # the fused kernels take only [B, H, n, d]
             if mask is not None:
                 mask = mask.expand(-1, *q.shape[1:-2], -1, -1).flatten(1, -3)
             flat_q, flat_k, flat_v = (x.flatten(1, -3) for x in (q, k, v))
             return weigh(flat_q, flat_k, flat_v, mask, scale, dropout).view_as(q)
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    # Fused kernels draw dropout for the whole batch; here each document has its own noise, so weights are computed.
+    # Fused kernels draw dropout for the whole batch. Here noise depends on the document, so weights are computed.
     scores = (q * scale) @ k.transpose(-2, -1)  # [B, H, ..., n, m]
-    if mask is not None:  # not -inf: a row that may attend to nothing gets equal weights instead of NaN
+    if mask is not None:  # not -inf, so that a query without keys gets equal weights instead of NaN
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return dropout(scores.softmax(dim=-1), columns=columns) @ v

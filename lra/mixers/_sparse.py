@@ -1,8 +1,9 @@
-"""Sparse attention: softmax over the keys of a pattern, without an L x L matrix.
+"""Define sparse attention: a softmax over the keys of a pattern, without an L x L matrix.
 
-Positions form N blocks of b. The keys that a block's queries read consist of parts: whole blocks listed in a table, or
-positions that are the same for all queries; a rule on positions masks keys within a part. The scores of all parts share
-one softmax, so the result equals attention with the dense mask. Time O(L m D) and memory O(H L m) for m keys per query.
+Positions form N blocks of b positions. The keys that a block's queries read consist of parts: whole blocks listed in a
+table, or positions that are the same for all queries. A rule on positions masks keys within a part. The scores of all
+parts go through one softmax, so the result equals attention with a dense mask. For m keys per query it takes O(L m D)
+time and O(H L m) memory.
 Legend: as in `lra.mixers.base`; N blocks, b positions in one, m keys of a part.
 """
 
@@ -18,29 +19,35 @@ from lra.mixers._softmax import Scale, info_of, scale_of, weigh
 from lra.mixers.base import Attention, MixerConfig
 from lra.ops.dropout import Dropout
 
-WIDEST = 128  # maximum block width of a window; wider blocks read more keys that are then masked
+WIDEST = 128  # maximum block width for a window; wider blocks would gather more keys that are then masked
 
-Rule = Callable[[Tensor, Tensor], Tensor]
+Rule = Callable[[Tensor, Tensor], Tensor]  # (query positions i, key positions j) -> mask
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyPart:
-    """Some of the keys that queries read; query i reads key j only if `rule(i, j)`. Parts of a pattern share no key."""
+    """Part of the keys that queries read; query i reads key j only if `rule(i, j)`. No key is in two parts."""
 
     rule: Rule | None = None
 
     @abstractmethod
     def positions(self, by_block: Tensor) -> Tensor:
-        """Return the positions of the keys [1 or H, 1 or N, 1, m], given all positions [N, b]; others are masked."""
+        """Return the positions of the keys [1 or H, 1 or N, 1, m], given all positions `by_block` [N, b].
+
+        The result may contain positions outside of the sequence, which `visible` masks.
+        """
 
     @abstractmethod
     def pick(self, x: Tensor) -> Tensor:
-        """Return the part's keys or values [B, H, 1 or N, m, Dh] from all of them [B, H, N, b, Dh]."""
+        """Return the part's keys (or values) [B, H, 1 or N, m, Dh] from those of all positions, x [B, H, N, b, Dh]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks(KeyPart):
-    """Keys of blocks: row n of `table` [1 or H, N, blocks] lists them for block n; keys of other indices are masked."""
+    """Keys of whole blocks: row n of `table` [1 or H, N, blocks] lists the indices of the blocks that block n reads.
+
+    Indices may be outside of 0 to N - 1; `visible` masks their keys.
+    """
 
     table: Tensor
 
@@ -50,7 +57,7 @@ class Blocks(KeyPart):
 
     def pick(self, x: Tensor) -> Tensor:
         heads, blocks = x.shape[1:3]
-        first = torch.arange(heads, device=x.device).view(-1, 1, 1) * blocks
+        first = torch.arange(heads, device=x.device).view(-1, 1, 1) * blocks  # index of each head's block 0
         rows = first + self.table.clamp(0, blocks - 1)
         picked = x.flatten(1, 2).index_select(1, rows.flatten())
         return picked.unflatten(1, rows.shape).flatten(3, 4)
@@ -70,9 +77,10 @@ class Columns(KeyPart):
 
 
 def band(by_block: Tensor, window: int, causal: bool) -> Tensor:
-    """Return a table [1, N, blocks]: for each block, the blocks with a position at most `window` from one of its own.
+    """Return a table [1, N, blocks] of the blocks within `window` positions of each block; if causal, none after it.
 
-    The first rows begin with block 0 and so contain blocks beyond the window, which a rule must mask.
+    All rows have the same number of blocks, and the first rows begin with block 0. So these contain blocks beyond the
+    window, which a rule must mask.
     """
     blocks, width = by_block.shape
     reach = -(-window // width)
@@ -84,7 +92,7 @@ def band(by_block: Tensor, window: int, causal: bool) -> Tensor:
 def visible(part: KeyPart, by_block: Tensor, readable: Tensor, causal: bool) -> Tensor:
     """Return a mask, True where queries may read a part's keys, broadcastable to [B, H, N, b, m].
 
-    `readable` [B or 1, N b] is True at positions that may be keys.
+    `readable` [B or 1, N b] is True at positions that this part may have as keys.
     """
     i, j = by_block.unsqueeze(-1), part.positions(by_block)
     seen = readable[:, j.clamp(0, by_block.numel() - 1)] & (j >= 0) & (j < by_block.numel())
@@ -94,10 +102,11 @@ def visible(part: KeyPart, by_block: Tensor, readable: Tensor, causal: bool) -> 
 
 
 class PatternAttention(Attention, abstract=True):
-    """Base class of attentions with a pattern: `pattern` defines it, `parts` how its keys are gathered.
+    """Base class of attentions in which `pattern` defines the keys of a query, and `parts` how they are gathered.
 
-    The g global positions read all positions and are read by all. They add dense rows with a separate dropout layer,
-    O(g L D) time and O(H g L) memory. `keys` is the condition on i and j in the formula of `info`.
+    The g global positions read all positions and are read by all. The weights of their queries are computed as dense
+    rows with a separate dropout layer, in O(g L D) time and O(H g L) memory. `keys` is the condition on i and j in the
+    formula of `info`.
     """
 
     can_be_causal = True
@@ -110,18 +119,21 @@ class PatternAttention(Attention, abstract=True):
 
     @abstractmethod
     def width(self, length: int) -> int:
-        """Return the number of positions in a block (b)."""
+        """Return the number b of positions in a block, for inputs of `length` positions."""
 
     @abstractmethod
     def parts(self, by_block: Tensor) -> list[KeyPart]:
-        """Return the keys that the blocks `by_block` [N, b] read; global positions need not be left out."""
+        """Return the keys that blocks `by_block` [N, b] read; they may include global positions, which are masked."""
 
     @abstractmethod
     def pattern(self, i: Tensor, j: Tensor) -> Tensor:
-        """Return True where position i reads position j, broadcast, apart from global positions and causality."""
+        """Return a mask, True where position i reads position j, leaving aside global positions and causality.
+
+        i and j broadcast.
+        """
 
     def select_global(self, positions: Tensor) -> Tensor:
-        """Return the global ones [g] of `positions` [L]."""
+        """Return the global positions [g] among `positions` [L]; by default none."""
         return positions[:0]
 
     @property
@@ -130,10 +142,10 @@ class PatternAttention(Attention, abstract=True):
 
     @property
     def full_pattern(self) -> bool:  # type: ignore[override]
-        """True if, at `max_positions`, each position reads all others, or all earlier ones in the causal form."""
+        """True if each of `max_positions` positions reads all others, or, if causal, all earlier positions."""
         positions = torch.arange(self.config.max_positions, device="cpu")
         is_global = torch.isin(positions, self.select_global(positions))
-        for i in positions[~is_global]:  # row by row: a pattern with gaps has them early
+        for i in positions[~is_global]:  # one row at a time, because a pattern with gaps has one in an early row
             seen = self.pattern(i, positions) | is_global
             if not (seen | (positions > i) if self.causal else seen).all():
                 return False
@@ -158,7 +170,7 @@ class PatternAttention(Attention, abstract=True):
         everywhere = Columns(columns=self.select_global(everything[:length]))
         by_block, missing = everything.view(-1, width), len(everything) - length  # [N, b]
         parts = self.parts(by_block)
-        # The last block is filled up with positions that no query reads.
+        # The last block is padded with positions that no query reads.
         real = by_block.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))
         q, k, v = (pad(x, (0, 0, 0, missing)).unflatten(-2, by_block.shape) for x in (q, k, v))
         # Global keys form a separate part, so the other parts leave them out: each key counts once.

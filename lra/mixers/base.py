@@ -1,4 +1,4 @@
-"""Base classes of sequence mixers and of attentions with queries, keys and values.
+"""Define the base classes of sequence mixers and of attentions with queries, keys and values.
 
 Legend: B batch, L positions (including the CLS), D model width, H heads, Dh width of a head (H Dh = qkv_dim).
 A key mask [B, L] is True at real tokens; None means that all are real.
@@ -33,13 +33,11 @@ class MixerConfig:
     qkv_dim: int  # H Dh
     heads: int  # H
     max_positions: int  # length of the longest input: the task's `max_len`, plus one for a CLS
-    bias: bool = True  # projections have biases
-    out_proj: bool = True  # attentions have an output projection
-    dropout: float = 0.0  # probability
-    dropout_over: Over = (
-        "values"  # unit of dropout on vectors of positions; attention weights are always dropped one by one
-    )
-    causal: bool = False  # outputs depend on no later position
+    bias: bool = True  # True: projections have biases
+    out_proj: bool = True  # True: attentions have an output projection
+    dropout: float = 0.0  # probability of dropping a value
+    dropout_over: Over = "values"  # unit to drop in activations; attention weights are always dropped one by one
+    causal: bool = False  # True: outputs must not depend on later positions
     layer: int = 0  # index of the layer, from 0
     layers: int = 1  # number of layers
 
@@ -59,35 +57,36 @@ class MixerInfo:
     The formula of a class has names of settings in braces; the constructor replaces them by their values.
     """
 
-    paper: str  # source
-    formula: str  # output of the mechanism
-    complexity: str  # of time, as in O(complexity)
-    linear_memory: bool  # memory for the backward pass is at most linear in the length
-    reference: str  # independent implementation that tests compare it with
-    scale: float | None = None  # factor of q . k, if it is one number
+    paper: str  # authors, year and title
+    formula: str  # formula of the output
+    complexity: str  # time complexity without the O, such as L w D
+    linear_memory: bool  # True: the memory for the backward pass grows at most linearly with the length
+    reference: str  # independent implementation that tests compare the mixer with
+    scale: float | None = None  # scale factor of q . k; None if it is not one number
     deviations: tuple[str, ...] = ()  # differences from the paper or the authors' code beyond the settings
-    name: str = ""  # name in tables of a user's class; empty: the name of the class
+    name: str = ""  # name in tables for a user's class; empty: the class name
 
 
 class Mixer(nn.Module, ABC):
     """Base class of sequence mixers: forward(x [B, L, D], key_mask) -> [B, L, D], L at most `config.max_positions`.
 
-    A mixer has no residual connection and no norm. Outputs at real positions do not depend on the finite numbers at
-    padded ones, and outputs there are finite. A class defines `info` and `forward`; a base class without `info` is
-    declared with `abstract=True`. Optional methods: follow(earlier), called once with the mixer of the layer before,
-    whose state it may read; score_scale(length, key_mask), the factor of q_i . k_j [B, 1, 1, 1] where weights are a
-    function of these products.
+    A mixer has no residual connection and no norm. Inputs at padded positions are finite, and outputs at real positions
+    do not depend on them; outputs at padded positions are finite, too. A class defines `info` and `forward`; a base
+    class without `info` is declared with `abstract=True`. A class may define two other methods. follow(earlier) is
+    called once with the mixer of the previous layer, whose state it may read. score_scale(length, key_mask) returns the
+    scale factor of q_i . k_j [B, 1, 1, 1], if the attention weights are a function of these products.
 
     Attributes:
-        maskable: uses a key mask.
-        can_be_causal: has a form without dependence on later positions, used if `config.causal`.
-        commutes: commutes with permutations of the positions.
-        projects_out: has the output projection that the variants switch.
-        few_outputs: can compute the outputs of only the first positions, at lower cost.
-        full_pattern: its pattern leaves out no pair of `max_positions` positions, so it equals softmax attention.
-        one_graph: one or a few compiled graphs serve all lengths; else each length needs its own.
-        parameter_groups: names for `train.groups`, each with names of parameters or modules as in `named_parameters`
-            and `named_modules`. No parameter is in two groups; names that only some settings have are allowed.
+        maskable: True if the mixer uses a key mask.
+        can_be_causal: True if it has a form without dependence on later positions, used if `config.causal`.
+        commutes: True if it commutes with permutations of the positions.
+        projects_out: True if it has an output projection, which `config.out_proj` switches.
+        few_outputs: True if it can compute the outputs of only the first positions, at lower cost.
+        full_pattern: True if its pattern has all pairs of `max_positions` positions, so it equals softmax attention.
+        one_graph: True if one or a few compiled graphs serve all lengths; else each length needs a separate graph.
+        parameter_groups: dict from a group for `train.groups` to the names of its parameters or modules, as in
+            `named_parameters` and `named_modules`. No parameter is in two groups. A name may exist only under some
+            settings.
     """
 
     info: MixerInfo
@@ -112,24 +111,28 @@ class Mixer(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.redraw_every: int | None = None
-        self._drawn: tuple[int, int] | None = None
-        self._drawn_values: dict[str, int] = {}  # checksums of parameters by name
+        self._drawn: tuple[int, int] | None = None  # seed and number of the last draw
+        self._drawn_values: dict[str, int] = {}  # checksums of the projections that `Attention` drew, by name
 
     @abstractmethod
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """Mix x; mixers with `few_outputs` also take `num_outputs`: compute only the first `num_outputs` outputs."""
+        """Return the outputs [B, L, D].
+
+        With `few_outputs` the method also takes `num_outputs`; the outputs are then those of the first positions,
+        [B, num_outputs, D].
+        """
 
     def mix(self, x: Tensor, key_mask: Tensor | None, num_outputs: int | None, packed: Packed | None = None) -> Tensor:
-        """Call `forward` and check its output.
+        """Call `forward`, check its output and return it.
 
         Args:
             x: [B, L, D], or the rows [R, D] of a packed batch.
             key_mask: [B, L], True at real positions; None with a packed batch.
-            num_outputs: number of first positions to compute outputs of, or None for all; if packed 1 or None.
-            packed: layout of a packed batch, which is padded before `forward`.
+            num_outputs: number of first positions to return outputs for, or None for all; if packed, 1 or None.
+            packed: layout of a packed batch, which is converted to a padded batch for `forward`.
 
         Returns:
-            [B, L or num_outputs, D], or the rows [R, D] of a packed batch.
+            [B, L or num_outputs, D]; with a packed batch the rows [R, D], or [B, 1, D] if `num_outputs` is 1.
 
         Raises:
             UserError: `forward` returned another shape or type.
@@ -139,7 +142,7 @@ class Mixer(nn.Module, ABC):
             return packed.unpad(mixed) if num_outputs is None else mixed
         few = num_outputs is not None and self.few_outputs
         others = (key_mask, num_outputs) if few else (key_mask,)
-        if self._is_half(x):  # weights in fp32 under autocast, so that sums are in fp32
+        if self._is_half(x):  # convert weights to fp32 and use autocast, so that sums are in fp32
             weights = (*self.named_parameters(), *self.named_buffers())
             in_fp32 = {name: at_least_float32(value) for name, value in weights}
             with torch.autocast(x.device.type, self._real_dtype(x)):
@@ -152,7 +155,7 @@ class Mixer(nn.Module, ABC):
         return mixed if few else mixed[:, :num_outputs]
 
     def _is_half(self, x: Tensor) -> bool:
-        """Return True if the weights that are not complex, or x if there are none, are in bf16 or fp16."""
+        """Return True if the real-valued weights, or x if there are none, are in bf16 or fp16."""
         return self._real_dtype(x) in (torch.bfloat16, torch.float16)
 
     def _real_dtype(self, x: Tensor) -> torch.dtype:
@@ -161,8 +164,8 @@ class Mixer(nn.Module, ABC):
     def own_values(self) -> set[nn.Parameter]:
         """Return the parameters that keep the values of the constructor under any `model.weight_init`.
 
-        There are none in mixers of lra. A user's mixer keeps all values that its class sets; only projections unchanged
-        since `Attention` drew them are drawn again.
+        The set is empty for mixers of lra. For a user's mixer it has all parameters except projections that are
+        unchanged since `Attention` drew them.
         """
         if type(self).__module__.split(".")[0] == "lra":
             return set()
@@ -174,7 +177,10 @@ class Mixer(nn.Module, ABC):
         return self.config.causal
 
     def redraw(self, seed: int, step: int) -> None:
-        """Draw random features every `redraw_every` training steps, as a function of (seed, step, layer)."""
+        """Draw new random features every `redraw_every` training steps.
+
+        The draw is a function of (seed, step // redraw_every, layer).
+        """
         if self.redraw_every is None:
             return
         number = step // self.redraw_every
@@ -188,11 +194,14 @@ class Mixer(nn.Module, ABC):
 
 
 class Attention(Mixer, abstract=True):
-    """Multi-head attention: projections around `attend`; without `out_proj` it returns the joined heads."""
+    """Base class of multi-head attentions: input projections, `attend` and an output projection.
+
+    Without `config.out_proj` the outputs are the joined heads.
+    """
 
     projects_out = True
-    packs: ClassVar[bool] = False  # defines `attend_packed`
-    packs_unpadded: ClassVar[bool] = False  # `attend_packed` is faster than `attend` without padding, too
+    packs: ClassVar[bool] = False  # True: the class defines `attend_packed`
+    packs_unpadded: ClassVar[bool] = False  # True: `attend_packed` is faster than `attend` even without padding
 
     def __init__(self, config: MixerConfig) -> None:
         super().__init__(config)
@@ -205,11 +214,11 @@ class Attention(Mixer, abstract=True):
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Mix q, k, v [B, H, L, Dh] -> [B, H, L, Dh]; with `few_outputs`, q may have only the first positions."""
+        """Return outputs, shaped like q, for q, k, v [B, H, L, Dh]; with `few_outputs` q may have fewer positions."""
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, num_outputs: int | None = None) -> Tensor:
         q, k, v = self.project(x, num_outputs)  # q [B, H, L or num_outputs, Dh], k and v [B, H, L, Dh]
-        mixed = self.attend(q, k, v, key_mask)  # like q
+        mixed = self.attend(q, k, v, key_mask)  # [B, H, L or num_outputs, Dh]
         expected = torch.Size((*q.shape[:-1], v.shape[-1]))
         check_output(f"{type(self).__name__}.attend", mixed, expected, (), "documents, heads, positions, head width")
         return self.out(merge_heads(mixed))  # [B, L or num_outputs, H Dh] -> [B, L or num_outputs, D]
@@ -227,19 +236,23 @@ class Attention(Mixer, abstract=True):
         return mixed if num_outputs is None else mixed.unsqueeze(1)
 
     def can_pack(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """Return True if `attend_packed` is used on this device with products in this type."""
+        """Return True if `attend_packed` works on this device for products in this dtype."""
         return self.packs and not self.causal
 
     def _project_rows(self, x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
-        """Project rows x [R, D] to one [R, H, Dh] for each projection; one product reads x, and the gradient, once."""
+        """Return one tensor [R, H, Dh] per projection of the rows x [R, D].
+
+        One matrix product computes all of them, so that x and, in the backward pass, the gradient are read only once.
+        """
         weight = torch.cat([projection.weight.to(x.dtype) for projection in projections])
         bias = torch.cat([projection.bias.to(x.dtype) for projection in projections]) if self.config.bias else None
         return linear(x, weight, bias).view(len(x), len(projections), self.config.heads, -1).unbind(1)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
-        """Compute `attend` of a packed batch, for classes with `packs`; returns a tensor like q.
+        """Return what `attend` computes, for a packed batch, shaped like q; defined by classes with `packs`.
 
-        q is rows [R, H, Dh], or [B, H, Dh] of the first positions; k and v are rows, finite at padding.
+        q: rows [R, H, Dh], or only the first position of each document [B, H, Dh]; k, v: rows [R, H, Dh], which are
+        finite at padding.
         """
         raise NotImplementedError
 
@@ -252,18 +265,18 @@ class Attention(Mixer, abstract=True):
 
 
 def checksum(value: Tensor) -> int:
-    """Return a checksum of the bytes of a tensor, 0 on the meta device."""
+    """Return a CRC-32 checksum of the bytes of a tensor; 0 for a tensor on the meta device."""
     plain = value.detach().contiguous().flatten()
     return 0 if value.is_meta else zlib.crc32(plain.view(torch.uint8).cpu().numpy())  # type: ignore[arg-type]
 
 
 def project_in(config: MixerConfig) -> nn.Linear:
-    """Create the projection D -> H Dh."""
+    """Create the projection D -> H Dh of queries, keys or values."""
     return nn.Linear(config.dim, config.qkv_dim, bias=config.bias)
 
 
 def project_out(config: MixerConfig) -> nn.Module:
-    """Create the projection H Dh -> D, or the identity in variants without it."""
+    """Create the output projection H Dh -> D, or the identity if `config.out_proj` is False."""
     return nn.Linear(config.qkv_dim, config.dim, bias=config.bias) if config.out_proj else nn.Identity()
 
 
@@ -286,7 +299,10 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def check_output(source: str, output: object, shape: torch.Size, dtypes: tuple[torch.dtype, ...], axes: str) -> None:
-    """Raise UserError unless the output is a tensor of this shape and of one of the dtypes, if there are any."""
+    """Raise UserError unless the output is a tensor of this shape and, unless `dtypes` is empty, one of these dtypes.
+
+    `axes` names the axes of the shape in the message.
+    """
     if isinstance(output, Tensor) and output.shape == shape and (not dtypes or output.dtype in dtypes):
         return
     found = f"{list(output.shape)}, {output.dtype}" if isinstance(output, Tensor) else type(output).__name__

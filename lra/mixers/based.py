@@ -1,6 +1,6 @@
 """Based: linear attention with the second-order Taylor expansion of exp(q . k / sqrt(d)) as its kernel (eq. 3).
 
-Of the products x'_m x'_n those with m < n are computed once, times sqrt(2). The weights are positive, at least 1/2.
+With s = q . k / sqrt(d), a weight before normalisation is 1 + s + s^2 / 2 >= 1/2, so the denominator is positive.
 """
 
 import torch
@@ -12,7 +12,7 @@ from lra.mixers._kernel import KernelAttention
 
 
 class Based(KernelAttention):
-    """Linear attention with a Taylor kernel.
+    """Linear attention with a second-order Taylor kernel.
 
     Args:
         width: d, the width of a head's queries and keys.
@@ -25,9 +25,9 @@ class Based(KernelAttention):
         linear_memory=True,
         reference="the explicit L x L weights; flash-linear-attention's naive form",
         deviations=(
-            "no sliding windows and no convolutions between these layers",
-            "weights begin as PyTorch draws them; in the authors' code as N(0, 0.02²), those of the output projection "
-            "divided by the root of twice the number of layers",
+            "all layers are of this kind; the paper's models also have layers of sliding windows and of convolutions",
+            "weights start as PyTorch initialises them; the authors' code draws them from N(0, 0.02²) and divides "
+            "those of the output projection by the square root of twice the number of layers",
         ),
     )
     commutes = True
@@ -41,8 +41,10 @@ class Based(KernelAttention):
         return self.taylor(q), self.taylor(k)
 
     def taylor(self, x: Tensor) -> Tensor:
-        """Return phi(x) [..., 1 + d + d (d + 1) / 2]."""
+        """Return the features phi(x) [..., 1 + d + d (d + 1) / 2] of x [..., d]."""
         x = x * self.width**-0.25
         first, second = torch.triu_indices(self.width, self.width, device=x.device)
+        # x' ⊗ x' / √2 has each square once, with factor √½, and each product with m < n twice. Here the latter is taken
+        # once, with factor √½ √2 = 1.
         products = x[..., first] * x[..., second] * torch.where(first == second, 0.5, 1.0).to(x.dtype).sqrt()
         return torch.cat([torch.ones_like(x[..., :1]), x, products], dim=-1)

@@ -1,6 +1,6 @@
-"""BigBird: blocks that read their neighbours, two global blocks and r random ones, each block of b positions.
+"""BigBird: each block of b positions reads its neighbours, two global blocks and r random blocks.
 
-The pattern is that of `max_positions`: the last block is global, and a shorter input is treated as if it were padded to
+The first and the last block of `max_positions` positions are global. A shorter input is treated as if it were padded to
 `max_positions` and masked.
 """
 
@@ -14,14 +14,15 @@ from lra.mixers._sparse import Blocks, KeyPart, PatternAttention, band
 
 
 class BigBird(PatternAttention):
-    """Block-sparse attention.
+    """Attention to neighbouring, global and random blocks.
 
-    The random blocks of a row are distinct and neither neighbours nor global. If too few are left,
-    a row reads all of them, so a short input gets full attention.
+    The random blocks that a block reads are distinct, and none of them is a neighbour or global. If there are fewer
+    than r such blocks, it reads all of them; so the attention is full if `max_positions` is small.
 
     Args:
-        block: b.
-        random_blocks: r, drawn per layer and head at construction, and saved with the weights.
+        block: b, the number of positions in a block.
+        random_blocks: r. The random blocks are drawn at construction, for each layer and head, and saved with the
+            weights.
     """
 
     info = MixerInfo(
@@ -30,10 +31,10 @@ class BigBird(PatternAttention):
         complexity="L (5 + r) b D",
         linear_memory=True,
         reference="dense mask; transformers",
-        deviations=("the last block stays that of the task's longest input, which shorter inputs do not have",),
+        deviations=("the last block is that of the task's longest input, so shorter inputs lack this global block",),
     )
     can_be_causal = False
-    table: Tensor  # [H, blocks, random blocks]
+    table: Tensor  # [H, N, at most r] indices of the random blocks that each of N blocks reads; -1: none
 
     def __init__(self, config: MixerConfig, *, block: PositiveInt, random_blocks: NonNegativeInt, scale: Scale) -> None:
         keys = f"own block of {block} ± 1, first, last, random: {random_blocks}"
@@ -44,7 +45,7 @@ class BigBird(PatternAttention):
 
     @property
     def full_pattern(self) -> bool:  # type: ignore[override]
-        free = free_blocks(torch.arange(self.last + 1, device="cpu"))[1:-1]  # the first and the last read all
+        free = free_blocks(torch.arange(self.last + 1, device="cpu"))[1:-1]  # the first and the last block read all
         return bool((free.sum(dim=-1) <= self.table.shape[-1]).all())
 
     def width(self, length: int) -> int:
@@ -62,20 +63,25 @@ class BigBird(PatternAttention):
         return (i // self.block - j // self.block).abs() <= 1
 
     def select_global(self, positions: Tensor) -> Tensor:
+        # `max`: a single block is the first and the last, but its positions must be listed once.
         return torch.cat([positions[: self.block], positions[max(self.last, 1) * self.block :]])
 
 
 def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
-    """Draw `count` distinct random blocks for every block, none of them neighbour, first or last.
+    """Draw `count` distinct random blocks for each of N blocks and each head.
 
     Returns:
-        Indices of blocks [H, N, at most count]; -1 where fewer blocks are left.
+        Indices of the drawn blocks [H, N, min(count, N - 3)]; -1 where a block may draw fewer.
     """
     free = free_blocks(torch.arange(blocks))
+    # The first block may draw the most: N - 3, all but itself, its neighbour and the last block.
     order, chosen = torch.rand(heads, blocks, blocks).masked_fill(~free, -1).topk(min(count, max(blocks - 3, 0)))
     return chosen.masked_fill(order < 0, -1)
 
 
 def free_blocks(n: Tensor) -> Tensor:
-    """Return a mask [N, N] of blocks that each block of `n` [N] may draw: all but neighbours, first and last."""
+    """Return a mask [N, N], True where the block of a row may draw the block of a column; n [N] is 0 to N - 1.
+
+    A block may draw all blocks but itself, its neighbours, the first and the last.
+    """
     return ((n[:, None] - n).abs() > 1) & (n > 0) & (n < len(n) - 1)

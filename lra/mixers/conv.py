@@ -1,7 +1,7 @@
 """Gated convolution over a few positions: BaseConv of Zoology with a short filter for each channel.
 
-The filter is centred at a position, or ends there in the causal form. A local baseline: a layer sees nothing beyond its
-filter.
+The filter is centred at the position of the output; in the causal form it ends at this position. This is a local
+baseline, because an output of a layer reads no position outside its filter.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ class Conv(Mixer):
     """Short gated convolution.
 
     Args:
-        width: number of positions that an output reads, including its own; odd.
+        width: number of positions that an output reads, the position of the output included; odd.
     """
 
     info = MixerInfo(
@@ -30,7 +30,7 @@ class Conv(Mixer):
         complexity="L D width",
         linear_memory=True,
         reference="explicit loops; torch's grouped conv1d",
-        deviations=("the filter is short, and the output is projected",),
+        deviations=("the filter has only a few taps, and an output projection follows",),
     )
     can_be_causal = True
     projects_out = True
@@ -38,8 +38,9 @@ class Conv(Mixer):
     def __init__(self, config: MixerConfig, *, width: Annotated[int, Field(ge=3)]) -> None:
         super().__init__(config)
         if width % 2 == 0:
-            raise UserError(f"attention.width={width}: expected an odd number, as many positions on either side")
+            raise UserError(f"attention.width={width}: expected an odd number, so that the filter can be centred")
         self.info = replace(self.info, formula=self.info.formula.format(width=width))
+        # Number of later positions that an output reads.
         self.later = 0 if self.causal else width // 2
         self.gate = nn.Linear(config.dim, config.dim, bias=config.bias)
         bound = width**-0.5

@@ -1,7 +1,8 @@
-"""Differential attention: the difference of two softmax maps (eq. 1-3), on which dropout acts.
+"""Differential attention: the difference of two softmax attentions, with dropout on the weights of each (eq. 1-3).
 
-Each map reads one half of the columns of queries and keys. lambda = exp(u1 . w1) - exp(u2 . w2) + lambda_0 with learned
-u and w, and lambda_0 = 0.8 - 0.6 exp(-0.3 layer), layers counted from 0.
+Each softmax reads one half of the columns of a head's queries and keys. The second is multiplied by
+lambda = exp(u1 . w1) - exp(u2 . w2) + lambda_0 with learned vectors u and w, where
+lambda_0 = 0.8 - 0.6 exp(-0.3 layer) and layers are counted from 0.
 """
 
 import math
@@ -35,13 +36,13 @@ class Differential(Attention):
     def __init__(self, config: MixerConfig, *, norm_eps: PositiveFloat) -> None:
         super().__init__(config)
         self.norm_eps = norm_eps
-        self.start = 0.8 - 0.6 * math.exp(-0.3 * config.layer)
+        self.start = 0.8 - 0.6 * math.exp(-0.3 * config.layer)  # lambda_0
         self.by_query = nn.Parameter(0.1 * torch.randn(config.head_dim))  # u1 and u2, concatenated
-        self.by_key = nn.Parameter(0.1 * torch.randn(config.head_dim))  # w1 and w2
+        self.by_key = nn.Parameter(0.1 * torch.randn(config.head_dim))  # w1 and w2, concatenated
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         mask = allowed(q, k, key_mask, self.causal)
-        first, second = (  # the second half is narrower by one where the width is odd
+        first, second = (  # if Dh is odd, the second half has one column less
             weigh(half_q, half_k, v, mask, half_q.shape[-1] ** -0.5, self.dropout)
             for half_q, half_k in zip(q.tensor_split(2, dim=-1), k.tensor_split(2, dim=-1), strict=True)
         )
@@ -49,6 +50,6 @@ class Differential(Attention):
         return ((1 - self.start) * rms_norm(y, y.shape[-1:], eps=self.norm_eps)).to(v.dtype)
 
     def share(self) -> Tensor:
-        """Return the scalar l, shared by all heads."""
+        """Return lambda, one number for all heads."""
         first, second = (half.sum() for half in (self.by_query * self.by_key).tensor_split(2))
         return first.exp() - second.exp() + self.start

@@ -1,11 +1,11 @@
-"""Extractor: a convolution over l lags whose taps are D x D matrices, and a gate, without biases (eq. 18-20).
+"""Extractor: a convolution over l lags whose taps W are D x D matrices, times a gate, without biases (eq. 18-20).
 
-W_opt is the output projection that the variants switch. Without causality, which the paper leaves open, the lags are
--(l-1) ... l-1.
+W_opt is the output projection, which `model.out_proj` switches. The paper has only the causal form; the two-sided form
+has the lags -(l - 1) to l - 1.
 
-Taps of D x D need l D^2 parameters, too many for long texts. Hence W_k = U G_k V, with U [D, r] and V [r, D] shared by
-all lags and G_k block-diagonal. With t taps and G_k in g blocks: time O(L t r^2 / g) directly,
-O(L r^2 / g + L r log t) by FFT, and 2 L D r for U, V.
+Full matrices need l D^2 parameters, too many for long inputs. Therefore W_k = U G_k V, with U [D, r] and V [r, D]
+shared by all lags and G_k [r, r] block-diagonal. For t taps and g blocks in a G_k, the convolution takes time
+O(L t r^2 / g) directly or O(L r^2 / g + L r log t) by FFT, and U and V take O(L D r).
 """
 
 from dataclasses import replace
@@ -20,19 +20,21 @@ from lra.mixers import Mixer, MixerConfig, MixerInfo, without_padding
 from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
 
-FFT_TAPS = 24  # measured in processor time, D 128 and 256: direct wins up to 15 taps, FFT from 31 (63 if diagonal)
+# Minimum number of taps for the FFT. In processor time at D = 128 and 256, direct convolution is faster up to 15 taps,
+# and the FFT from 31 taps on (63 if G_k is diagonal).
+FFT_TAPS = 24
 
 
 class Extractor(Mixer):
     """Gated convolution with matrix taps.
 
-    The paper has no dropout; here it acts on the adjusted features, before W_opt.
+    The paper has no dropout. Here dropout acts on the gated features, before W_opt.
 
     Args:
-        lags: l, at most max_positions.
+        lags: l, the number of lags; larger values are cut to `max_positions`.
         rank: r, or None for r = D without U and V.
-        groups: blocks of G_k, or None for a diagonal G_k.
-        adjust: use the gate x W_adj.
+        groups: g, the number of diagonal blocks of G_k, or None for a diagonal G_k.
+        adjust: multiply by the gate x W_adj.
     """
 
     info = MixerInfo(
@@ -65,7 +67,7 @@ class Extractor(Mixer):
             raise UserError(f"attention.groups={groups} does not divide {source}={self.width}")
         self.down = nn.Linear(config.dim, rank, bias=False) if rank else nn.Identity()
         block = self.width // self.groups
-        # weight[o, i, t] is entry (i, o) of the matrix of lag l - 1 - t, as conv1d wants it.
+        # weight[o, i, t] is entry (i, o) of G_k's block at lag k = l - 1 - t: the layout of conv1d.
         self.weight = nn.Parameter(torch.randn(self.width, block, self.taps) * (block * self.taps) ** -0.5)
         self.up = nn.Linear(rank, config.dim, bias=False) if rank else nn.Identity()
         self.adjust = nn.Linear(config.dim, config.dim, bias=False) if adjust else None
@@ -75,16 +77,17 @@ class Extractor(Mixer):
         self.out = nn.Linear(config.dim, config.dim, bias=False) if config.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        x = without_padding(x, key_mask)  # real positions near the end would read padding as their neighbours
+        x = without_padding(x, key_mask)  # else real positions near the end would read padding
         y = self.up(self.convolve(self.down(x)))
         if self.adjust is not None:
             y = self.adjust(x) * y
         return self.out(self.dropout(y))
 
     def convolve(self, x: Tensor) -> Tensor:
-        """Compute the sum over lags of x [B, L, r] -> [B, L, r], with zeros outside of x."""
+        """Convolve x [B, L, r], which counts as zero outside its L positions, with the taps -> [B, L, r]."""
         later = 0 if self.causal else self.lags - 1
-        if not self.causal and min(self.taps, x.shape[1]) >= FFT_TAPS:  # causal: rounding would leak
+        # The causal form avoids the FFT, whose rounding would leak later positions into earlier outputs.
+        if not self.causal and min(self.taps, x.shape[1]) >= FFT_TAPS:
             with full_precision(x.device):
                 x, weight = map(at_least_float32, (x, self.weight))
                 return fft_convolution(x, weight, self.groups, self.lags - 1)
@@ -93,20 +96,19 @@ class Extractor(Mixer):
 
 
 def fft_convolution(x: Tensor, weight: Tensor, groups: int, earlier: int) -> Tensor:
-    """Compute conv1d of x [B, L, c] by overlap-save FFT.
+    """Compute the grouped conv1d of x [B, L, c] with weight [c, c / groups, t] by overlap-save FFT -> [B, L, c].
 
-    Windows have n >= 2 t - 1 positions, the first t - 1 for context, so that the transform of the taps has
-    n c^2 / (2 groups) complex numbers, whatever the length.
-
-    x [B, L, c], padded with `earlier` zeros on the left and on the right to give L outputs, weight [c, c / groups, t]
-    -> [B, L, c].
+    x is padded with `earlier` zeros on the left, and on the right so that there are L outputs. It is cut into windows
+    of n >= 2 t - 1 positions that overlap by t - 1. So the transform of the taps has about n c^2 / (2 groups) complex
+    numbers, a size that does not depend on L.
     """
     length, taps = x.shape[1], weight.shape[-1]
     window = 1 << (2 * taps - 2).bit_length()
-    hop = window - taps + 1  # outputs of a window: the others wrap around
+    hop = window - taps + 1  # number of valid outputs of a window; the first t - 1 outputs wrap around
     total = -(-length // hop) * hop + taps - 1
     windows = pad(x, (0, 0, earlier, total - earlier - length)).unfold(1, window, hop)  # [B, windows, c, n]
     signal = torch.fft.rfft(windows).unflatten(2, (groups, -1))
+    # conv1d does not flip its weight, as the product of two transforms does.
     response = torch.fft.rfft(weight.flip(-1), window).unflatten(0, (groups, -1))
     product = torch.einsum("bmgif,goif->bmgof", signal, response).flatten(2, 3)  # [B, windows, c, n / 2 + 1]
     y = torch.fft.irfft(product, window)[..., taps - 1 :]

@@ -1,6 +1,7 @@
 """FNet: the real part of the Fourier transform over positions and width, unscaled (eq. 3).
 
-No parameters, no heads, no mask: padding is mixed as tokens are. Nothing is saved for the backward pass.
+There are no parameters and no heads. Padding cannot be masked: it is mixed like tokens. The transform is linear, so no
+tensor is saved for the backward pass.
 """
 
 import torch

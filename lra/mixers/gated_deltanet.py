@@ -1,7 +1,8 @@
-"""Gated DeltaNet: a memory in which a write first removes the old value of its key (eq. 10).
+"""Gated DeltaNet: a recurrent memory S in which writing a key's value first removes the key's old value (eq. 10).
 
-q and k have norm 1, b = sigmoid(x W_b) and a = exp(-A softplus(x W_a + c)); a = 1 is DeltaNet (Yang et al. 2024). q, k
-and v pass a short convolution and swish.
+q, k and v pass a short convolution and swish; then q and k are normalised to length 1. The strength of a write is
+b = sigmoid(x W_b), and the memory decays by a = exp(-A softplus(x W_a + c)). With a = 1 this is DeltaNet (Yang et al.
+2024).
 """
 
 from collections.abc import Sequence
@@ -20,21 +21,21 @@ from lra.ops.convolution import short_convolution
 from lra.ops.scan import delta_rule
 
 OF_GATED = (
-    "A begins uniform from attention.a_min on, the projection to b has no bias, and that of the output begins as "
-    "PyTorch draws it; in the authors' code (NVlabs/GatedDeltaNet) A begins from 0 on, b has a bias, and the output's "
-    "weights begin the smaller the more layers there are"
+    "A is initially at least attention.a_min, the projection to b has no bias, and the output projection starts as "
+    "PyTorch initialises it; in the authors' code (NVlabs/GatedDeltaNet) the initial range of A begins at 0, the "
+    "projection to b has a bias, and the more layers there are, the smaller the output projection starts"
 )
 
 
 class GatedDeltaNet(Recurrent):
-    """Gated delta rule.
+    """Recurrent memory with the gated delta rule.
 
     Args:
-        gated: use a; False gives DeltaNet.
-        negative_eigenvalues: b = 2 sigmoid(x W_b), so that a write can invert the old value (Grazzi et al. 2025,
-            arXiv:2411.12537, eq. 4).
-        conv: number of taps of the convolutions.
-        a_min: see `DecaySteps`; likewise a_max, dt_min and dt_max.
+        gated: use the decay a; False gives DeltaNet.
+        negative_eigenvalues: use b = 2 sigmoid(x W_b), so that a write can invert the sign of the old value (Grazzi et
+            al. 2025, arXiv:2411.12537, eq. 4).
+        conv: number of taps of the short convolutions.
+        a_min: minimum of the initial A; for a_max, dt_min and dt_max see `DecaySteps`.
     """
 
     info = MixerInfo(
@@ -68,7 +69,7 @@ class GatedDeltaNet(Recurrent):
         super().__init__(config, norm_eps=norm_eps)
         self.conv, self.is_gated = conv, gated
         self.scan = Scan("gated_delta_rule", backend)
-        self.most_strength = 2.0 if negative_eigenvalues else 1.0
+        self.most_strength = 2.0 if negative_eigenvalues else 1.0  # upper bound of b
         self.taps = nn.Parameter((2 * torch.rand(3 * config.qkv_dim, conv) - 1) * conv**-0.5)
         self.strength = nn.Linear(config.dim, config.heads, bias=False)
         if gated:
@@ -88,6 +89,7 @@ class GatedDeltaNet(Recurrent):
         qkv = silu(short_convolution(qkv, self.taps))
         q, k, v = (split_heads(part, self.config.heads) for part in qkv.chunk(3, dim=-1))
         q, k = normalize(q, dim=-1), normalize(k, dim=-1)
+        # b is 0 at padding, which therefore writes nothing.
         b = (self.most_strength * strength.sigmoid() * real).transpose(1, 2)  # [B, H, L]
         log_decay = self.steps(step[0], real)[1].squeeze(-1) if step else torch.zeros_like(b)
         return self.scan(delta_rule, q * self.config.head_dim**-0.5, k, v, b, log_decay)

@@ -1,4 +1,7 @@
-"""Gated linear attention (GLA, eq. 3): a state with a decay per channel of the keys. There is no dropout of weights."""
+"""Gated linear attention (GLA, eq. 3): a recurrent state with a separate decay for each channel of the keys.
+
+There is no dropout on attention weights.
+"""
 
 from collections.abc import Sequence
 
@@ -17,8 +20,8 @@ class GatedLinear(Recurrent):
     """Gated linear attention.
 
     Args:
-        rank: rank of W_1 W_2.
-        tau: a decay is the tau-th root of a sigmoid.
+        rank: rank of W_1 W_2, the projection to the decays.
+        tau: a decay is sigmoid(.)^(1 / tau), so a larger tau gives decays nearer to 1.
     """
 
     info = MixerInfo(
@@ -29,9 +32,9 @@ class GatedLinear(Recurrent):
         reference="the recurrence in float64; flash-linear-attention's naive form",
         deviations=(
             "values are as wide as queries and keys, not twice as wide",
-            "weights begin as PyTorch draws them; in the authors' code those of q, k and the decay are Xavier-uniform "
-            "with a gain of 2^-2.5, and the others N(0, 0.02²)",
-            "the norm divides by the root mean square, without subtracting a mean as the paper's does",
+            "weights start as PyTorch initialises them; the authors' code draws those of q, k and the decay from "
+            "Xavier's uniform distribution with a gain of 2^-2.5, and the others from N(0, 0.02²)",
+            "the norm divides by the root mean square and, unlike the paper's, does not subtract the mean",
             NORM,
         ),
     )
@@ -57,4 +60,5 @@ class GatedLinear(Recurrent):
         return query, self.key(x), self.value(x), decay
 
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
+        # `real` is not needed: at padding the inputs are 0, so the key is 0 and a log decay of 0 keeps the state.
         return self.scan(decayed_product, *(split_heads(part, self.config.heads) for part in inputs))

@@ -1,9 +1,9 @@
 """Hyena of order 2: two gates around a long convolution h (Definition 3.1).
 
-X0, X1 and V pass a convolution of a few taps in each channel. The filter h at lag t comes from a network F with sine
-activations, whose inputs are t and sines and cosines of t (section 3.3). The rates r differ between channels.
-Without causality a second output of F is the filter of later positions, and the short convolutions are centred. The
-causal form is exactly causal.
+X0, X1 and V first pass a convolution of a few taps in each channel. The filter h at lag t is F(t) exp(-r t). F is a
+network with sine activations, whose inputs are t and sines and cosines of t (section 3.3). The rate r differs between
+channels. Without causality F has a second output, the filter of later positions, and the short convolutions are
+centred. The causal form is exactly causal: no rounding error of an FFT reaches earlier outputs.
 """
 
 import math
@@ -21,17 +21,17 @@ from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
 
 TWO_SIDED = "the paper is causal; here a second filter reads later positions, and the short convolutions are centred"
-LEAST = 1e-2  # exp(-r t) at the fraction `fast` or `slow` of the longest input
+LEAST = 1e-2  # value of exp(-r t) at t = `fast` in the fastest channel, and at t = `slow` in the slowest
 
 
 class Hyena(Mixer):
-    """Long convolution with an implicit filter.
+    """Gated long convolution with an implicit filter.
 
     Args:
         taps: number of taps of the short convolutions, odd.
         bands: number of frequencies that encode a position, each as sine and cosine.
         width: width of the filter network F.
-        frequency: initial frequency of F's sines.
+        frequency: initial factor w in the activations sin(w x) of F.
         fast: fraction of the longest input after which the fastest channel has decayed to a hundredth.
         slow: the same fraction for the slowest channel.
     """
@@ -43,11 +43,11 @@ class Hyena(Mixer):
         linear_memory=True,
         reference="sums over pairs in float64, the filter lag by lag; the authors' standalone_hyena.py",
         deviations=(
-            "V has no long filter of its own, as in the authors' code: the first of the two is the short convolution",
-            "the sines and cosines of positions are fixed",
-            "dropout falls on what goes to the output projection; in the authors' code on Z",
-            "projections begin as PyTorch draws them; in the authors' language models as N(0, 0.02²), those of the "
-            "output divided by the root of twice the number of layers",
+            "V passes only a short convolution, as in the authors' code; the paper has a second long filter on V",
+            "the sines and cosines of positions are fixed, not trained",
+            "dropout acts on the input of the output projection; in the authors' code it acts on Z",
+            "projections start as PyTorch initialises them; the authors' language models draw them from N(0, 0.02²) "
+            "and divide those of the output by the square root of twice the number of layers",
         ),
     )
     can_be_causal = True
@@ -68,7 +68,7 @@ class Hyena(Mixer):
     ) -> None:
         super().__init__(config)
         if taps % 2 == 0:
-            raise UserError(f"attention.taps={taps}: expected an odd number, as many positions on either side")
+            raise UserError(f"attention.taps={taps}: expected an odd number, so that a filter can be centred")
         if fast > slow:
             raise UserError(f"attention.fast={fast}: expected at most attention.slow={slow}")
         self.bands, self.fast, self.slow = bands, fast, slow
@@ -88,18 +88,18 @@ class Hyena(Mixer):
         self.out = nn.Linear(dim, dim, bias=config.bias) if config.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        # Zeros after the projection, too: its bias would enter real positions through the convolutions.
+        # Padding is zeroed after the projection, too, because its bias would reach real positions in the convolutions.
         x = without_padding(self.inner(without_padding(x, key_mask)), key_mask)  # [B, L, 3 D]
         with full_precision(x.device):
             x = at_least_float32(x)
             later = 0 if self.causal else self.taps.shape[1] // 2
             gate, key, value = (short_convolution(x, self.taps, later) + self.taps_bias).chunk(3, dim=-1)
-            z = without_padding(key * value, key_mask)
+            z = without_padding(key * value, key_mask)  # the short convolutions have filled padding again
             y = gate * (self.convolve(z) + self.skip * z)
         return self.out(self.dropout(y))
 
     def convolve(self, z: Tensor) -> Tensor:
-        """Convolve z [B, L, D] with h; lag 0 belongs to the filter of earlier positions."""
+        """Convolve z [B, L, D] with h -> [B, L, D]; lag 0 belongs to the filter of earlier positions."""
         kernels = self.kernels(z.shape[1])
         if self.causal:
             return causal_convolution(z, kernels[0])
@@ -107,10 +107,10 @@ class Hyena(Mixer):
         return convolve_both(z, earlier, later[:, 1:])
 
     def kernels(self, length: int) -> Tensor:
-        """Return h [directions, D, length] at lags 0 to length - 1; its values do not depend on `length`."""
+        """Return h [directions, D, length] at lags 0 to length - 1; the value at a lag does not depend on `length`."""
         skip, longest = self.skip, self.config.max_positions
         lag = torch.arange(length, dtype=skip.dtype, device=skip.device)
-        time = lag / max(1, longest - 1)  # relative to the longest input, so that h does not depend on this one
+        time = lag / max(1, longest - 1)  # relative to the longest input, so h does not depend on `length`
         band = torch.linspace(1e-4, self.bands - 1, self.bands, dtype=skip.dtype, device=skip.device)
         angle = 2 * math.pi / longest * lag.unsqueeze(-1) * band
         x = torch.cat([time.unsqueeze(-1), angle.cos(), angle.sin()], dim=-1)  # [L, 2 bands + 1]

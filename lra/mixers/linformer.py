@@ -1,7 +1,7 @@
-"""Linformer: softmax attention over k projected positions, with a learned E [Lmax, k] (eq. 7).
+"""Linformer: softmax attention over k positions, to which a learned E [Lmax, k] projects keys and values (eq. 7).
 
-Keys, values and all heads share E (section 4). A text of L < Lmax positions uses the first L rows of E.
-O(L k H) memory.
+Keys, values and all heads of a layer share E (section 4). An input of L < Lmax positions uses the first L rows of E.
+The memory is O(L k H).
 """
 
 import torch
@@ -25,20 +25,20 @@ class Linformer(Attention):
         complexity="L k D",
         linear_memory=True,
         reference="linformer 0.2.3; softmax where E = I",
-        deviations=("padding is left out where the model masks it, which Google's code does not do",),
+        deviations=("padding is masked if the model masks it; Google's code does not mask it",),
     )
     few_outputs = True
 
     def __init__(self, config: MixerConfig, *, rank: PositiveInt, scale: Scale) -> None:
         super().__init__(config)
-        spread = config.max_positions**-0.5  # a sum over all positions then keeps the variance of a key
+        spread = config.max_positions**-0.5  # so that a sum over all positions has about the variance of one key
         self.project_keys = nn.Parameter(torch.randn(1, config.max_positions, rank) * spread)
         self.scale = scale_of(config, scale)
         self.info = info_of(self, scale, rank=rank)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        # After the projections to keys and values: a bias must not leak from padding.
+        # Padding is zeroed after the projections to keys and values, because their biases make it nonzero.
         k, v = (without_padding(x, key_mask) for x in (k, v))
         weight = self.project_keys[:, : k.shape[2]]  # [1, L, k]
         k, v = (torch.einsum("hlk,bhld->bhkd", weight, x) for x in (k, v))  # [B, H, k, Dh]
-        return weigh(q, k, v, None, self.scale, self.dropout)
+        return weigh(q, k, v, None, self.scale, self.dropout)  # no mask: projected positions have no padding

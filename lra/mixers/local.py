@@ -14,10 +14,10 @@ class Local(PatternAttention):
     """Sliding-window or block attention.
 
     Args:
-        kind: `sliding` reads keys at most `window` positions away, `block` those of the query's block of `window`
-            positions. The causal form of `sliding` leaves out later keys; `block` has no causal form, since the first
-            position of a block could read no earlier one.
-        window: w.
+        kind: with `sliding`, a query reads the keys at most `window` positions away; with `block`, it reads the keys of
+            its block of `window` positions. The causal form of `sliding` leaves out later keys. `block` has no causal
+            form, because the first position of a block could read only itself.
+        window: w, in positions.
     """
 
     info = MixerInfo(
@@ -26,7 +26,7 @@ class Local(PatternAttention):
         complexity="L w D",
         linear_memory=True,
         reference="dense mask; local-attention",
-        deviations=("a block holds neighbours; Long Range Arena's code, by its reshape, every (L / 50)th position",),
+        deviations=("a block holds adjacent positions; in Long Range Arena's code it holds every (L / 50)th position",),
     )
 
     def __init__(

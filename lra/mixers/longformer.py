@@ -1,7 +1,7 @@
 """Longformer: a window of w positions, and g global positions that read all positions and are read by all.
 
-Global positions are the first ones, the CLS if there is one. They have no separate projections, since Long Range Arena
-does not allow their parameters.
+The first g positions are global; position 0 is the CLS if there is one. Global positions have no separate projections,
+because these would add 23 % to the parameters on text, where Long Range Arena allows 10 %.
 """
 
 from typing import Annotated
@@ -17,10 +17,10 @@ from lra.mixers._sparse import WIDEST, Blocks, KeyPart, PatternAttention, band
 class Longformer(PatternAttention):
     """Sliding-window attention with global positions.
 
-    The causal form leaves out later keys, also those of a global query.
+    In the causal form no query reads later keys, not even a global one.
 
     Args:
-        window: w, for both sides together: |i - j| <= w / 2.
+        window: w, on both sides of the query together: |i - j| <= w / 2.
         global_positions: g, the number of global positions.
     """
 
@@ -30,7 +30,7 @@ class Longformer(PatternAttention):
         complexity="L (w + g) D",
         linear_memory=True,
         reference="dense mask; transformers",
-        deviations=("queries, keys and values of global positions have no projections of their own",),
+        deviations=("queries, keys and values of global positions have no separate projections",),
     )
 
     def __init__(

@@ -1,6 +1,6 @@
-"""LRU, the linear recurrent unit: one recurrence of N complex numbers for all channels (eq. 6, 7).
+"""LRU, the linear recurrent unit: one recurrence with N complex states, shared by all channels (eq. 6, 7).
 
-Without causality the same states also run backward, with a C of their own.
+Without causality the same recurrence also runs backward, and its states have a separate C.
 """
 
 import math
@@ -15,16 +15,17 @@ from lra.core.errors import UserError
 from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._recurrent import SHELL, StateSpace
 
-TWO_SIDED = "the paper is causal; here the same states also run backward, with a C of their own"
+TWO_SIDED = "the paper is causal; here the recurrence also runs backward, and its states have a separate C"
 
 
 class LinearRecurrentUnit(StateSpace):
     """Linear recurrent unit.
 
     Args:
-        state: N.
-        r_min: initially |l|^2 is uniform between r_min^2 and r_max^2.
-        max_phase: upper bound of the initial phase of l.
+        state: N, the number of complex states.
+        r_min: minimum of the initial |lambda|; |lambda|^2 is initially uniform between r_min^2 and r_max^2.
+        r_max: maximum of the initial |lambda|.
+        max_phase: maximum of the initial phase of lambda, in radians.
     """
 
     info = MixerInfo(
@@ -51,10 +52,10 @@ class LinearRecurrentUnit(StateSpace):
         super().__init__(config, state)
         if not config.causal:
             self.info = replace(self.info, deviations=(*self.info.deviations, TWO_SIDED))
-        square = r_min**2 + (r_max**2 - r_min**2) * torch.rand(state)  # |l|^2
+        square = r_min**2 + (r_max**2 - r_min**2) * torch.rand(state)  # |lambda|^2
         self.nu = nn.Parameter((-square.clamp(min=1e-12).log() / 2).log())
         self.theta = nn.Parameter((max_phase * torch.rand(state)).clamp(min=1e-12).log())
-        self.log_gamma = nn.Parameter(torch.log1p(-square) / 2)  # states of white noise then have variance 1
+        self.log_gamma = nn.Parameter(torch.log1p(-square) / 2)  # so that states driven by white noise have variance 1
         self.b = nn.Parameter(torch.randn(state, config.dim, 2) * (2 * config.dim) ** -0.5)
         self.c = nn.Parameter(torch.randn(config.dim, self.directions * state, 2) / math.sqrt(state))
 

@@ -1,8 +1,9 @@
 """Luna: attention packs the input into a memory P' of M rows, from which a second attention unpacks the output.
 
-The memory P [M, H Dh] is learned in the first layer. Each layer passes P + P' to the next, which applies its layer
-norm: the paper's P <- LN(P + P'). The norm of the first layer applies to the learned P, as in the authors' code. P'
-has no output projection, and each attention has one projection for keys and values, as in the paper. O(L M H) memory.
+The memory P [M, H Dh] of the first layer is a parameter. Each layer passes P + P' to the next layer, which applies its
+layer norm: the paper's P <- LN(P + P'). The first layer applies its norm to the parameter, as in the authors' code. As
+in the paper, P' has no output projection, and each attention uses one projection for both keys and values. The
+attention weights take O(L M H) memory.
 """
 
 import torch
@@ -18,7 +19,7 @@ class Luna(Mixer):
     """Nested attention through a memory.
 
     Args:
-        memory: M.
+        memory: M, the number of rows of P.
     """
 
     info = MixerInfo(
@@ -29,8 +30,8 @@ class Luna(Mixer):
         reference="explicit loops",
         deviations=(
             "no dropout on P′ before it is added to P",
-            "P keeps its rows where a text is shorter",
-            "no embedding scale and no positions on P",
+            "P has M rows for every input, even for one shorter than M",
+            "P has no embedding scale and no position embeddings",
         ),
     )
     commutes = True
@@ -51,8 +52,8 @@ class Luna(Mixer):
         self.out = project_out(config)
         self.pack_dropout = Dropout(config.dropout)
         self.dropout = Dropout(config.dropout)
-        self._from_earlier: list[Tensor] = []  # at most one memory [B, M, H Dh], of the current pass
-        self._to_later: list[Tensor] | None = None
+        self._from_earlier: list[Tensor] = []  # at most one memory [B, M, H Dh], of the current forward pass
+        self._to_later: list[Tensor] | None = None  # the next layer's `_from_earlier`; None in the last layer
 
     def follow(self, earlier: "Luna") -> None:
         self._from_earlier = earlier._to_later = []
@@ -61,9 +62,9 @@ class Luna(Mixer):
         if self.config.layer == 0:
             memory = self.memory.expand(len(x), -1, -1)  # [B, M, H Dh]
         elif self._from_earlier:
-            memory = self._from_earlier.pop()  # left here, it would keep the graph of its pass alive
+            memory = self._from_earlier.pop()  # in the list it would keep the autograd graph of this pass alive
         else:
-            raise RuntimeError(f"Luna: layer {self.config.layer} has no memory of the layer before: call follow once")
+            raise RuntimeError(f"Luna: layer {self.config.layer} has no memory of the layer before: call follow first")
         memory = self.norm(memory)
         mask = None if key_mask is None else key_mask[:, None, None, :]
         packed = self._attend(self.pack_query(memory), self.pack_key(x), mask, self.pack_dropout)
@@ -74,7 +75,7 @@ class Luna(Mixer):
         return self.out(unpacked)
 
     def _attend(self, q: Tensor, k: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
-        """Attend from queries q [B, n, H Dh] to k [B, m, H Dh], both keys and values -> [B, n, H Dh]."""
+        """Attend from queries q [B, n, H Dh] to k [B, m, H Dh], used as keys and as values -> [B, n, H Dh]."""
         q, k = (split_heads(part, self.config.heads) for part in (q, k))
         return merge_heads(weigh(q, k, k, mask, self.scale, dropout))
 

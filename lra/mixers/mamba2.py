@@ -1,7 +1,7 @@
-"""Mamba-2: a state space whose decay and step depend on the input U.
+"""Mamba-2: a state space model whose decay and step size depend on the input U.
 
-B and C [state] are shared by all heads, and dt = softplus(u W_dt + b). By the paper's duality the state space is a
-product of C and B with a decay, computed in chunks.
+The vectors B and C [N] of a position are shared by all heads, and the step size is dt = softplus(u W_dt + b). By the
+paper's duality the model is linear attention with queries C, keys B and a decay, and it is computed in chunks.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from lra.ops.scan import causal_product
 
 
 class Mamba2(Recurrent):
-    """Selective state space.
+    """Selective state space model.
 
     Args:
-        state: N.
-        conv: number of taps of the convolution.
-        a_min: see `DecaySteps`; likewise a_max, dt_min and dt_max.
+        state: N, the width of B and C.
+        conv: number of taps of the short convolution.
+        a_min: minimum of the initial A; for a_max, dt_min and dt_max see `DecaySteps`.
     """
 
     info = MixerInfo(
@@ -35,10 +35,10 @@ class Mamba2(Recurrent):
         linear_memory=True,
         reference="the recurrence in float64; flash-linear-attention's naive form",
         deviations=(
-            "the inner width is that of queries, not twice the model's, and there is one group of B and C",
-            "the norm has no weights, which those of the output projection can hold",
-            "the output projection begins as PyTorch draws it, not divided by the root of the number of layers",
-            "A, D and the bias of Δ have a weight decay of their own only where train.groups gives them one",
+            "the inner width is model.qkv_dim, not twice the width of the model, and there is one group of B and C",
+            "the norm has no weights, because the weights of the output projection can replace them",
+            "the output projection starts as PyTorch initialises it, not divided by the root of the number of layers",
+            "A, D and the bias of Δ have a separate weight decay only if train.groups sets one",
         ),
     )
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {"state": ("steps.log_a", "steps.bias", "skip")}
@@ -57,8 +57,8 @@ class Mamba2(Recurrent):
         backend: Backend | None,
     ) -> None:
         super().__init__(config, norm_eps=norm_eps)
-        self.query = nn.Linear(config.dim, state, bias=config.bias)  # C
-        self.key = nn.Linear(config.dim, state, bias=config.bias)  # B
+        self.query = nn.Linear(config.dim, state, bias=config.bias)  # projection to C
+        self.key = nn.Linear(config.dim, state, bias=config.bias)  # projection to B
         self.state, self.conv = state, conv
         self.scan = Scan("simple_gla", backend)
         self.steps = DecaySteps(config, a_min=a_min, a_max=a_max, dt_min=dt_min, dt_max=dt_max)
@@ -75,10 +75,10 @@ class Mamba2(Recurrent):
         x = silu(short_convolution(x, self.taps) + self.taps_bias)
         c, b, x = x.split([self.state, self.state, self.config.qkv_dim], dim=-1)
         x = split_heads(x, self.config.heads)
-        dt, log_decay = self.steps(step, real)
+        dt, log_decay = self.steps(step, real)  # [B, H, L, 1], 0 at padding, where a bias makes x nonzero
         y = self.scan(causal_product, c.unsqueeze(1), b.unsqueeze(1), x * dt, log_decay.squeeze(-1))
         return y + self.skip[:, None, None] * x
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
-        """Apply the norm after the gate, over all heads."""
+        """Return norm(y * silu(gate)) [B, L, H Dh]; the base class applies the norm to each head, before the gate."""
         return self.normed(merge_heads(y) * silu(gate))

@@ -1,8 +1,9 @@
 """Mega: one head of attention whose queries, keys and gates read an exponential moving average of the input.
 
-X' = EMA(X): per channel, h_i = a b x_i + (1 - a d) h_{i-1} over n dampened averages, x'_i = g . h_i (eq. 5, 6), forward
-and, without causality, backward. Z = swish(X' W), Q = c_q Z + b_q and K = c_k Z + b_k of width z, V = swish(X W_v), and
-the bias b depends on i - j (eq. 9-15). The output is what the layer adds to X.
+X' = EMA(X): each channel has n damped averages h_i = a b x_i + (1 - a d) h_{i-1}, and x'_i = g . h_i (eq. 5, 6).
+Without causality, X' also includes averages that run backward. Z = swish(X' W), Q = c_q Z + b_q and K = c_k Z + b_k of
+width z, V = swish(X W_v), and the bias b of the scores depends on i - j (eq. 9-15). The residual connection of the
+block adds the output to X.
 """
 
 import math
@@ -25,7 +26,8 @@ class Mega(Mixer):
     Args:
         averages: n, the number of averages per channel and direction.
         width: z, the width of queries and keys.
-        chunk: number of positions that attend to each other, or None for all; averages are not cut into chunks.
+        chunk: number of positions in a chunk, which attend only to each other, or None for all positions. The averages
+            run across chunks.
     """
 
     info = MixerInfo(
@@ -35,13 +37,13 @@ class Mega(Mixer):
         linear_memory=False,
         reference="the averages by a loop and explicit weights; mega-pytorch 0.1.0",
         deviations=(
-            "no ωX and no swish on X′, which the authors' code has and the paper has not",
+            "no ωX and no swish on X′, which are in the authors' code but not in the paper",
             "values are as wide as the model, not twice as wide",
-            "with pre-norm, H − X reads the normed input",
-            "softmax on every task; the paper has a Laplace function on images",
-            "β begins as N(0, 0.2²), the gains of q and k as 1 + N(0, 0.02²), and projections as PyTorch draws them; "
-            "in the authors' code β as ±1 + N(0, 0.02²), the sign alternating, gains and projections as N(0, "
-            "0.02²), and biases as zeros",
+            "with pre-norm, the X of H − X is the normalised input",
+            "softmax on every task; the paper uses a Laplace function on images",
+            "β starts from N(0, 0.2²), the gains of q and k from 1 + N(0, 0.02²), and projections as PyTorch "
+            "initialises them; in the authors' code β starts from ±1 + N(0, 0.02²) with alternating signs, gains and "
+            "projections from N(0, 0.02²), and biases from 0",
         ),
     )
     can_be_causal = True
@@ -59,14 +61,15 @@ class Mega(Mixer):
                 self.info, formula=formula, complexity="L c D + L D (n + log L), chunks of c", linear_memory=True
             )
         dim, bias, each = config.dim, config.bias, (self.directions, config.dim, averages)
+        # Of each average: the logits of a and d, and the factors b and g.
         self.keep, self.damp = nn.Parameter(0.2 * torch.randn(each)), nn.Parameter(0.2 * torch.randn(each))
         self.expand, self.reduce = nn.Parameter(0.2 * torch.randn(each)), nn.Parameter(torch.randn(each))
         self.shared = nn.Linear(dim, width, bias=bias)
         self.scales = nn.Parameter(1 + 0.02 * torch.randn(2, width))  # c_q and c_k
-        self.shifts = nn.Parameter(torch.zeros(2, width))
+        self.shifts = nn.Parameter(torch.zeros(2, width))  # b_q and b_k
         self.value, self.reset, self.update, self.by_average = (nn.Linear(dim, dim, bias=bias) for _ in range(4))
         self.by_attention = nn.Linear(dim, dim, bias=False)
-        self.bias = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))  # for distances 1 - reach ... reach - 1
+        self.bias = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))  # for i - j from 1 - reach to reach - 1
         self.dropout = Dropout(config.dropout)
 
     @property
@@ -85,20 +88,26 @@ class Mega(Mixer):
         return self.update(average).sigmoid() * (hidden - x)
 
     def average(self, x: Tensor) -> Tensor:
-        """Return X' of x [B, L, D]."""
+        """Return X' [B, L, D], the moving averages of x [B, L, D]."""
         a = self.keep.sigmoid()
-        taken = (a * self.damp.sigmoid()).clamp(max=1 - torch.finfo(a.dtype).eps / 2)  # < 1 even if both round to 1
+        # Below 1 even if both sigmoids round to 1, so that log1p is finite.
+        taken = (a * self.damp.sigmoid()).clamp(max=1 - torch.finfo(a.dtype).eps / 2)
         rate = torch.log1p(-taken)
         rate, c = torch.complex(rate, torch.zeros_like(rate)), a * self.expand * self.reduce * self.averages**-0.5 / 2
-        c = torch.complex(c, torch.zeros_like(c))  # c is halved above, since each mode counts as a conjugate pair
+        # c is halved above, because the convolutions count each mode as a conjugate pair.
+        c = torch.complex(c, torch.zeros_like(c))
         if self.causal:
             return convolve_modes(x, rate[0], c[0])
-        step = math.isqrt(self.config.max_positions - 1) + 1  # not of this length: it must not change the rounding
+        # A step that depended on the length of x would make the rounding depend on it, too.
+        step = math.isqrt(self.config.max_positions - 1) + 1
         forward, backward = (mode_kernel(rate[way], c[way : way + 1], x.shape[1] + 1, step)[0] for way in (0, 1))
-        return convolve_both(x, forward[:, :-1], backward[:, 1:]) + backward[:, 0] * x  # lag 0 is in both
+        return convolve_both(x, forward[:, :-1], backward[:, 1:]) + backward[:, 0] * x  # both have a lag 0
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Compute softmax(q k^T / sqrt(z) + bias) v with dropout on the weights; q, k [B, L, z], v [B, L, D]."""
+        """Compute softmax(q k^T / sqrt(z) + bias) v within each chunk, with dropout on the weights.
+
+        q, k [B, L, z], v [B, L, D] -> [B, L, D].
+        """
         length, size = q.shape[1], q.shape[1] if self.chunk is None else self.chunk
         real = torch.ones_like(q[..., 0], dtype=torch.bool) if key_mask is None else key_mask
         q, k, v, real = (
@@ -109,5 +118,6 @@ class Mega(Mixer):
         distance = position.unsqueeze(-1) - position
         scores = q @ k.mT * self.width**-0.5 + self.bias[distance + self.reach - 1]
         seen = real.mT & (distance >= 0) if self.causal else real.mT
+        # The lowest number instead of -inf, which would give NaN for queries without a real key.
         weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(dim=-1)
         return (self.dropout(weights) @ v).flatten(1, 3)[:, :length]

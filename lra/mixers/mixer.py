@@ -1,7 +1,7 @@
-"""Token mixing of MLP-Mixer, with W1 [hidden, Lmax] and W2 [Lmax, hidden] (eq. 1).
+"""Token mixing of MLP-Mixer: an MLP over positions, with W1 [hidden, Lmax] and W2 [Lmax, hidden] (eq. 1).
 
-One network for all channels; the block adds layer norm and skip. A text of L < Lmax positions uses the first L
-columns of W1 and rows of W2; padded positions count as zero.
+All channels share the MLP. Its layer norm and residual connection are those of the block. An input of L < Lmax
+positions uses the first L columns of W1 and the first L rows of W2. Padded positions count as zero.
 """
 
 from pydantic import PositiveInt
@@ -16,7 +16,7 @@ class TokenMixing(Mixer):
     """MLP over positions.
 
     Args:
-        hidden: width of the network.
+        hidden: width of the MLP's hidden layer.
     """
 
     info = MixerInfo(
@@ -38,5 +38,5 @@ class TokenMixing(Mixer):
         h = self.hidden.weight[:, :length] @ without_padding(x, key_mask)  # [B, hidden, D]
         if self.hidden.bias is not None:
             h = h + self.hidden.bias[:, None]
-        y = self.out.weight[:length] @ self.dropout(gelu(h))
+        y = self.out.weight[:length] @ self.dropout(gelu(h))  # [B, L, D]
         return y if self.out.bias is None else y + self.out.bias[:length, None]

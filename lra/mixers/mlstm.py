@@ -1,7 +1,7 @@
 """mLSTM: a memory matrix with an exponential input gate and a forget gate per head (eq. 19-27).
 
-g = exp(x w_g + b), f = sigmoid(x w_f + c), and n is the sum of the keys in the memory C: n_i = f_i n_{i-1} + g_i k_i /
-sqrt(Dh).
+The input gate is g = exp(x w_g + b) and the forget gate f = sigmoid(x w_f + c). n is the gated sum of the keys in the
+memory C: n_i = f_i n_{i-1} + g_i k_i / sqrt(Dh).
 """
 
 import math
@@ -22,8 +22,8 @@ class Mlstm(Recurrent):
     """Matrix LSTM.
 
     Args:
-        forget_min: biases of the heads' forget gates start evenly between forget_min and forget_max; those of the input
-            gates are drawn with standard deviation 0.1.
+        forget_min: initial bias of the forget gate in the first head; the biases of the heads are evenly spaced.
+        forget_max: initial bias of the forget gate in the last head.
     """
 
     info = MixerInfo(
@@ -33,12 +33,12 @@ class Mlstm(Recurrent):
         linear_memory=True,
         reference="the recurrence in float64; transformers' mLSTM in chunks",
         deviations=(
-            "no up-projection, convolution and skip of the xLSTM block",
-            "the norm divides by the root mean square, without subtracting a mean",
+            "no up-projection, convolution or skip connection of the xLSTM block",
+            "the norm divides by the root mean square and does not subtract the mean",
             "the gates read the input, as in the paper; in the authors' code they read q, k and v",
             NORM,
-            "weights begin as PyTorch draws them; in the authors' code those of the gates as zeros, those of q, k, v "
-            "and o as N(0, 2 / (5 D)), those of the output as N(0, 4 / (layers² D))",
+            "weights start as PyTorch initialises them; the authors' code sets those of the gates to 0 and draws "
+            "those of q, k, v and o from N(0, 2 / (5 D)) and those of the output from N(0, 4 / (layers² D))",
         ),
     )
 
@@ -60,9 +60,12 @@ class Mlstm(Recurrent):
         return gated_memory(q, k, v, *self.numbers(log_in, log_keep))
 
     def numbers(self, log_in: Tensor, log_keep: Tensor) -> list[Tensor]:
-        """Return logarithms [B, H, L] of key factor, decay and minimum divisor, for states divided by exp(m)."""
+        """Return the logarithms of key factor, decay and minimum divisor for states that are divided by exp(m).
+
+        m is the result of `largest`. Each logarithm is [B, H, L].
+        """
         top = largest(log_in.detach(), log_keep.detach())
-        log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)
+        log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)  # from a state divided by exp(m_{i-1}) to exp(m_i)
         return [log_in - top - math.log(self.config.head_dim) / 2, log_decay, -top]
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
@@ -74,21 +77,21 @@ def gated_memory(q: Tensor, k: Tensor, v: Tensor, log_in: Tensor, log_decay: Ten
 
     C_i = exp(g_i) C_{i-1} + exp(a_i) k_i v_i^T and n_i = exp(g_i) n_{i-1} + exp(a_i) k_i.
 
-    q, k [..., L, M], v [..., L, N], log_in a, log_decay g and log_floor [..., L], none of them positive
-    -> y [..., L, N]; log_floor, the logarithm of floor, gets no gradient.
+    q, k [..., L, M], v [..., L, N], log_in a, log_decay g and log_floor = log(floor) [..., L], none of them positive
+    -> y [..., L, N]. There is no gradient by log_floor.
     """
     v = pad(v, (0, 1), value=1.0)  # a column of ones: its state is n
     y = decayed_product(q, k * log_in.exp().unsqueeze(-1), v, log_decay.unsqueeze(-1), SMALL_CHUNK)
     total, mass = y.split([v.shape[-1] - 1, 1], dim=-1)
-    # A reciprocal per position: the gradient of a quotient would read all channels three times.
+    # One reciprocal per position, because the gradient of a quotient would read all channels three times.
     return total * torch.maximum(mass.abs(), log_floor.detach().exp().unsqueeze(-1)).reciprocal()
 
 
 def largest(log_in: Tensor, log_keep: Tensor) -> Tensor:
-    """Return m_i = max(m_{i-1} + log_keep_i, log_in_i, 0), m_0 = 0, the logarithm of a state's divisor.
+    """Return the logarithm m [..., L] of each state's divisor: m_i = max(m_{i-1} + log_keep_i, log_in_i, 0), m_0 = 0.
 
-    The divisor cancels in h and keeps all exponentials at most 1. Both inputs are [..., L]; sums over positions are in
-    float64.
+    The divisor cancels in h, and with it no exponential is above 1. log_in and log_keep are [..., L]. Sums over
+    positions are in float64, because large sums cancel in the result.
     """
     kept = cumulative_sum(log_keep.double(), -1)
     top = kept + (log_in.double() - kept).cummax(dim=-1).values

@@ -1,7 +1,8 @@
-"""Nyströmformer: softmax attention through m landmarks (eq. 13-15).
+"""Nyströmformer: softmax attention approximated through m landmarks (eq. 13-15).
 
-The landmarks Q~, K~ are means of m segments of a text's real tokens. The pseudo-inverse is iterated; the convolution is
-depthwise over positions, one kernel per head. No dropout, as in the authors' code. O(L (m + D)) memory.
+The landmarks Q~ and K~ are means of queries and keys over m segments of an input's real tokens. The pseudo-inverse is
+computed by an iteration. The convolution over positions has one kernel per head. There is no dropout, as in the
+authors' code. The memory is O(L (m + D)).
 """
 
 import torch
@@ -16,13 +17,14 @@ from lra.ops.device import at_least_float32, full_precision
 
 
 class Nystromformer(Attention):
-    """Attention by landmarks.
+    """Attention through landmarks.
 
-    In a text of at most m tokens each token is a landmark: softmax attention, up to the error of the iteration.
+    In an input of at most m tokens each token is a landmark. Without the convolution the result is then softmax
+    attention, up to the error of the iteration.
 
     Args:
-        landmarks: m.
-        iterations: number of iterations of the pseudo-inverse.
+        landmarks: m, the maximum number of landmarks.
+        iterations: number of iterations for the pseudo-inverse.
         conv_kernel: number of taps of the convolution, odd, or None for no convolution.
     """
 
@@ -32,7 +34,7 @@ class Nystromformer(Attention):
         complexity="L m D + m³ H",
         linear_memory=True,
         reference="nystrom-attention 0.0.14; transformers' NystromformerSelfAttention; softmax where m ≥ L",
-        deviations=("the pseudo-inverse of a matrix starts from its own norms, not from the batch's largest",),
+        deviations=("the iteration for an inverse starts from the norms of its matrix, not from the batch's maxima",),
     )
 
     def __init__(
@@ -60,10 +62,10 @@ class Nystromformer(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         with full_precision(q.device):
             q, k, v = map(at_least_float32, (q, k, v))
-            v = without_padding(v, key_mask)  # the convolution does not mask
+            v = without_padding(v, key_mask)  # because the convolution does not mask
             means = self._segment_means(q, key_mask)  # [B or 1, m, L]
             landmark_q, landmark_k = (split_heads(means @ merge_heads(x), self.config.heads) for x in (q, k))
-            # A text shorter than m leaves landmarks without a token: their rows and columns of the inverse are zero.
+            # An input with fewer than m tokens leaves landmarks unused; their rows and columns in the inverse are zero.
             used = (means != 0).any(dim=-1)  # [B or 1, m]
             columns = used[:, None, None, :]
             scores = (landmark_q * self.scale) @ landmark_k.transpose(-2, -1)  # [B, H, m, m]
@@ -77,7 +79,8 @@ class Nystromformer(Attention):
     def _segment_means(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
         """Return a matrix [B, m, L], or [1, m, L] if all tokens are real, that averages the tokens of each segment.
 
-        Of n real tokens the r-th is in segment floor(r m / n); if n < m, each token has a segment for itself.
+        Of n real tokens, the r-th from 0 is in segment floor(r m / n); if n < m, each token forms a segment. Here m is
+        at most L.
         """
         length = q.shape[2]
         count = min(self.landmarks, length)
@@ -89,11 +92,12 @@ class Nystromformer(Attention):
 
 
 def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
-    """Invert matrices (Moore-Penrose) whose rows sum to 1 or are zero, by the paper's third-order iteration.
+    """Return Moore-Penrose inverses of matrices [..., m, m] whose rows sum to 1 or are zero, by the paper's iteration.
 
-    The initial value of each inverse depends on that matrix's norms; the authors' code uses their maximum over the
-    batch.
+    The initial value depends only on the norms of the matrix, so an output does not depend on other documents; the
+    authors' code uses the maximum of the norms over the batch.
     """
+    # The paper divides by the largest column sum and the largest row sum. The latter is 1.
     largest_column_sum = matrix.sum(dim=-2).amax(dim=-1).clamp(min=1)  # below 1 only where all rows are zero
     inverse = matrix.transpose(-2, -1) / largest_column_sum[..., None, None]
     identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)

@@ -1,14 +1,15 @@
-"""Performer: attention through M positive features.
+"""Performer: linear attention with positive features, which are random (FAVOR+) or ReLU.
 
-FAVOR+ (`favor`): the rows w of W are drawn from N(0, I), orthogonal within blocks of Dh. The mean of phi(q) . phi(k)
-over the draws is exp(q . k scale): an unbiased softmax attention. Factors common to all weights of a query cancel and
-are left out. The released code adds 1e-4 to 1e-6 to every feature, which flattens the attention where norms are large;
-the maxima here need no addition.
+FAVOR+ (`favor`): the rows w of W [M, Dh] are drawn from N(0, I) and are orthogonal within blocks of Dh rows. The mean
+of phi(q) . phi(k) over the draws is exp(q . k scale), the weight of softmax attention before normalisation. Factors
+common to all weights of a query cancel in the output and are left out. The released code adds 1e-4 to 1e-6 to every
+feature, which makes the weights more uniform where norms are large. Here exponents are shifted by their maxima
+(`exponentials`), so nothing need be added.
 
 ReLU (`relu`): phi(x) = relu(x) + eps, the generalised attention without random projection that Google's Long Range
-Arena code runs on text classification and matching. Its gradient is as sensitive to rounding as cosFormer's.
+Arena code runs on text classification and matching. Its gradient is as sensitive to rounding as that of `Cosformer`.
 
-There is no dropout of weights.
+There is no dropout on the weights.
 """
 
 from dataclasses import replace
@@ -28,7 +29,7 @@ from lra.ops.packing import Packed
 
 
 class Performer(KernelAttention):
-    """Attention with M = `features` FAVOR+ or ReLU features."""
+    """Linear attention with M = `features` random features (`favor`), or with the Dh features of ReLU (`relu`)."""
 
     info = MixerInfo(
         paper="Choromanski et al. 2021, Rethinking Attention with Performers",
@@ -36,12 +37,12 @@ class Performer(KernelAttention):
         complexity="L D M, M features",
         linear_memory=True,
         reference="performer-pytorch; softmax attention over many draws",
-        deviations=("no dropout of weights",),
+        deviations=("no dropout on the weights",),
     )
     commutes = True
     packs = True
 
-    projection: Tensor  # [M, Dh]
+    projection: Tensor  # W [M, Dh]
 
     def __init__(
         self,
@@ -53,10 +54,13 @@ class Performer(KernelAttention):
         scale: Scale,
         relu_eps: PositiveFloat,
     ) -> None:
-        super().__init__(config, eps=1e-30)  # for rows without a real key; FAVOR+ has sums of at least 1 unless causal
+        # eps prevents 0 / 0 for a query without a real key. Otherwise the denominator is positive, and at least 1 in
+        # FAVOR+ without causality.
+        super().__init__(config, eps=1e-30)
         self.kernel = kernel
         self.relu_eps = relu_eps
         self.scale = scale_of(config, scale)
+        # Blocks of Dh orthogonal rows, as many as M features need.
         self.noise_shape = (-(-features // config.head_dim), config.head_dim, config.head_dim)
         if kernel == "favor":
             self.redraw_every = redraw_every
@@ -77,23 +81,24 @@ class Performer(KernelAttention):
         if self.kernel == "relu":
             return relu(q) + self.relu_eps, relu(k) + self.relu_eps
         w, root = self.projection.to(q.dtype), self.scale**0.5
-        log_q, log_k = q @ (w.T * root), log_features(k * root, w, key_mask)  # |q'|^2 cancels
+        log_q, log_k = q @ (w.T * root), log_features(k * root, w, key_mask)  # |q'|^2 would cancel
         return exponentials(log_q, log_k, self.causal, packed)
 
 
 def log_features(x: Tensor, w: Tensor, key_mask: Tensor | None) -> Tensor:
-    """Return log(phi(x) sqrt(M)) = w x - |x|^2 / 2, -inf where padded: [B, H, L, Dh] -> [B, H, L, M]."""
+    """Return log(phi(x) sqrt(M)) = w . x - |x|^2 / 2 of x [B, H, L, Dh], -inf at padded positions: [B, H, L, M]."""
     norm = x.square().sum(dim=-1, keepdim=True) * -0.5
     if key_mask is not None:
         norm = norm.masked_fill(~key_mask[:, None, :, None], -torch.inf)
-    return torch.cat([x, norm], dim=-1) @ pad(w, (0, 1), value=1.0).T  # the norm as one more column of the product
+    # One product for both terms: a column of ones in w adds the norm.
+    return torch.cat([x, norm], dim=-1) @ pad(w, (0, 1), value=1.0).T
 
 
 def projection(noise: Tensor, features: int) -> Tensor:
-    """Make Gaussian rows orthogonal within each block: [blocks, Dh, Dh] -> w [features, Dh].
+    """Return rows w [features, Dh] that are orthogonal within each block, from Gaussian noise [blocks, Dh, Dh].
 
-    A row keeps its norm and, over the draws, its distribution: Q with a positive diagonal of R is uniform, and does
-    not depend on the norms.
+    A row of w has the norm of the corresponding row of noise, and its distribution remains N(0, I): in a QR
+    decomposition with a positive diagonal of R, Q is uniformly distributed and independent of the norms.
     """
     q, r = torch.linalg.qr(noise.mT)
     q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)

@@ -1,12 +1,13 @@
-"""LSH attention of the Reformer: similar queries share a bucket.
+"""LSH attention of the Reformer: queries are hashed, and a query attends to keys with the same or a near hash.
 
-Queries are keys too: k_j = q_j / |q_j|. In each round h(q) = argmax [qR; -qR], R [Dh, n / 2] normal, gives one of n
-buckets, n = 2 L / c; positions sorted by (bucket, position) are cut into chunks of c, and each attends to its own and
-the previous chunk. The query's own key counts only if there is no other. A key met in several rounds counts once: in
-each, log(number of rounds) is subtracted from its score. O(H rounds L c) memory.
+Queries also serve as keys: k_j = q_j / |q_j|. In each round the hash h(q) = argmax [qR; -qR], with R [Dh, n / 2] drawn
+from a standard normal, gives one of n = 2 L / c buckets. Positions are sorted by (bucket, position) and cut into chunks
+of c. A query attends to the keys of its chunk and of the previous chunk; the key of its own position counts only if
+there is no other. A key that is read in several rounds counts once: in each of them, log(number of these rounds) is
+subtracted from its score. The memory is O(H rounds L c).
 
 A hash is discontinuous: if rounding changes the bucket of one position, all positions sorted after it move by one.
-Under bf16 the gradient therefore differs from that of fp32 by 3 to 40 %; with the same hashes by 0.5 %.
+Therefore the gradient under bf16 differs from that in fp32 by 3 to 40 %, but by only 0.5 % if the hashes are equal.
 """
 
 import numpy as np
@@ -20,21 +21,21 @@ from lra.mixers._softmax import ScaleOrNone, info_of, scale_of
 from lra.ops.device import at_least_float32, full_precision, to_device
 from lra.ops.dropout import Dropout
 
-ONESELF = -1e5  # added to the score of a position with itself (appendix A)
-PADDED = -2  # chunk index of padding, neither equal nor adjacent to that of a real token
+ONESELF = -1e5  # bias of the score of a query with the key of its own position (appendix A)
+PADDED = -2  # chunk index of padded positions, neither equal nor adjacent to that of a real one
 
 
 class Reformer(Mixer):
-    """Attention within hash buckets.
+    """Attention within chunks of positions sorted by hash.
 
-    Padding sorts behind all real positions. The first chunk has no previous one. There is no causal form: a mask j <= i
-    would leave the choice of chunks to later positions.
+    Padded positions are sorted behind all real ones. The first chunk has no previous chunk. There is no causal form:
+    even with a mask j <= i, later positions would influence which positions share a chunk.
 
     Args:
-        chunk: c.
-        hashes: number of rounds.
-        within_bucket: leave out keys of other buckets (eq. 3), unlike the authors' settings.
-        redraw_every: training steps per draw of R.
+        chunk: c, the number of positions in a chunk.
+        hashes: number of hash rounds.
+        within_bucket: leave out keys of other buckets (eq. 3); the authors' settings do not.
+        redraw_every: number of training steps between two draws of R.
     """
 
     info = MixerInfo(
@@ -46,7 +47,7 @@ class Reformer(Mixer):
     )
     projects_out = True
 
-    rotations: Tensor  # [H, Dh, rounds, n / 2]
+    rotations: Tensor  # R [H, Dh, rounds, n / 2]
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Reformer(Mixer):
         return self.out(merge_heads(self.attend(q, v, key_mask)))
 
     def attend(self, q: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Attend within sorted chunks: q, v [B, H, L, Dh] -> [B, H, L, Dh]."""
+        """Attend within sorted chunks: q, v [B, H, L, Dh] -> [B, H, L, Dh]. C is the number of chunks."""
         length, width = q.shape[2:]
         buckets = self.buckets(q, key_mask)
         order, rank = sort(buckets)  # [B, H, rounds, L] each
@@ -92,37 +93,43 @@ class Reformer(Mixer):
         scores = at_least_float32((q * self.scale) @ keys.transpose(-2, -1))
         scores = scores + self.bias(buckets, order, rank, key_mask, scores.dtype)
         with full_precision(q.device):
-            # One softmax over the keys of all rounds: a query's sums are brought to its position, added, and sorted.
+            # One softmax over the keys of all rounds: the sums of exp(scores) of each round are put back in the order
+            # of positions, added over the rounds, and sorted again.
             mass = scores.logsumexp(dim=-1).flatten(3)[..., :length].gather(3, rank)  # [B, H, rounds, L]
             mass = mass.logsumexp(dim=2, keepdim=True).expand_as(rank).gather(3, order)
             weights = (scores - cut(mass.unsqueeze(-1), self.chunk)).exp()
-        weights = self.dropout(weights.flatten(1, 2)).view_as(weights)  # each round of a head separately
+        weights = self.dropout(weights.flatten(1, 2)).view_as(weights)  # the rounds of a head have separate noise
         y = weights.to(v.dtype) @ look_back(v)
         return take(y.flatten(3, 4)[:, :, :, :length], rank).sum(dim=2)
 
     @torch.no_grad()
     def buckets(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Return h(q) of every round [B, H, rounds, L] in 0 .. n - 1; n at padding."""
+        """Return the bucket h(q) of each position and round [B, H, rounds, L], 0 to n - 1, or n at padding."""
         half = self.rotations.shape[-1]
         with full_precision(q.device):
             turned = at_least_float32(q) @ self.rotations.flatten(2)
         turned = turned.unflatten(-1, self.rotations.shape[2:])  # [B, H, L, rounds, n / 2]
         best = turned.abs().argmax(dim=-1, keepdim=True)
+        # The argmax of [qR; -qR] is in the second half if the product with the largest absolute value is negative.
         buckets = (best + half * (turned.gather(-1, best) < 0)).squeeze(-1).transpose(2, 3)
         return buckets if key_mask is None else buckets.masked_fill(~key_mask[:, None, None, :], 2 * half)
 
     @torch.no_grad()
     def bias(self, buckets: Tensor, order: Tensor, rank: Tensor, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """Return the bias [B, H, rounds, C, c, 2c] of a chunk's scores with the previous chunk and itself."""
+        """Return the bias [B, H, rounds, C, c, 2c] of the scores of a chunk's queries with keys of two chunks.
+
+        The keys are those of the previous chunk, then those of the chunk itself. The bias is -log(number of rounds in
+        which the query reads the key), -inf for keys that are not read, and ONESELF for the key of its own position.
+        """
         in_chunk = rank // self.chunk
         if self.within_bucket:
-            in_chunk = in_chunk + buckets * (buckets.shape[-1] + 2)  # chunks of different buckets are never neighbours
+            in_chunk = in_chunk + buckets * (buckets.shape[-1] + 2)  # indices in two buckets differ by more than 1
         if key_mask is not None:
             in_chunk = in_chunk.masked_fill(~key_mask[:, None, None, :], PADDED)
         in_chunk = in_chunk.int()
         here = meet(in_chunk, order, self.chunk)
         times = here.byte()
-        for shift in range(1, in_chunk.shape[2]):  # number of other rounds in which the pair meets
+        for shift in range(1, in_chunk.shape[2]):  # count the other rounds in which the query reads the key
             times += meet(in_chunk.roll(-shift, dims=2), order, self.chunk)
         bias = times.to(dtype).log_().neg_().masked_fill_(~here, -torch.inf)
         bias.diagonal(self.chunk, -2, -1).fill_(ONESELF)
@@ -130,14 +137,18 @@ class Reformer(Mixer):
 
 
 def meet(in_chunk: Tensor, order: Tensor, chunk: int) -> Tensor:
-    """Return True where a query's `in_chunk` equals a key's or is one more; keys: previous and same sorted chunk."""
+    """Return True where the chunk index of a query equals that of a key or is one more: [B, H, rounds, C, c, 2c].
+
+    `in_chunk` [B, H, rounds, L] has the chunk index of each position. Queries and keys are those of the chunks that
+    `order` defines: a chunk's queries, with the keys of the previous chunk and of the chunk itself.
+    """
     queries = cut(in_chunk.gather(-1, order).unsqueeze(-1), chunk, PADDED)
     steps = queries - look_back(queries, PADDED).transpose(-2, -1)
     return (steps >> 1) == 0  # steps is 0 or 1
 
 
 def sort(buckets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return positions sorted by (bucket, position), and the rank of every position: the inverse."""
+    """Return the positions sorted by (bucket, position), and the rank of each position, both [B, H, rounds, L]."""
     order = buckets.sort(dim=-1, stable=True).indices
     positions = torch.arange(order.shape[-1], device=order.device).expand_as(order)
     return order, torch.empty_like(order).scatter_(-1, order, positions)
@@ -150,11 +161,11 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def cut(x: Tensor, chunk: int, fill: int = 0) -> Tensor:
-    """Cut into chunks: [..., L, D] -> [..., C, c, D], padded with `fill`."""
+    """Cut x into chunks, the last one padded with `fill`: [..., L, D] -> [..., C, c, D]."""
     return pad(x, (0, 0, 0, -x.shape[-2] % chunk), value=fill).unflatten(-2, (-1, chunk))
 
 
 def look_back(x: Tensor, fill: int = 0) -> Tensor:
-    """Prepend the previous chunk to each: [..., C, c, D] -> [..., C, 2c, D], `fill` before the first."""
+    """Prepend to each chunk the previous one, and `fill` to the first: [..., C, c, D] -> [..., C, 2c, D]."""
     before = pad(x, (0, 0, 0, 0, 1, -1), value=fill)
     return torch.cat([before, x], dim=-2)

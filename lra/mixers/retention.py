@@ -1,11 +1,11 @@
 """Retention (RetNet): attention without softmax, with weights that decay with the distance.
 
-gamma = 1 - 2^(-5 - h) for head h = 0, 1, ..., and q and k are rotated by angles that grow with the position. The states
-of chunks are summed.
+Head h = 0, 1, ... has the decay gamma = 1 - 2^(-5 - h), and q and k are rotated by angles that grow with the position.
+The weighted sum is computed by a recurrence over chunks.
 
-The two-sided form is not in the paper: a forward plus a backward pass, with the diagonal counted once. The norm divides
-by the root mean square and has no weights, as in the authors' code; the paper writes group norm. There is no dropout of
-weights.
+The two-sided form, which is not in the paper, is the sum of a forward and a backward pass that counts j = i once. The
+norm divides by the root mean square and has no weights, as in the authors' code; the paper's formula has a group norm.
+There is no dropout on the weights.
 """
 
 import math
@@ -33,9 +33,10 @@ class Retention(Attention):
         linear_memory=True,
         reference="the explicit decay matrix; flash-linear-attention's naive form",
         deviations=(
-            "weights begin as PyTorch draws them, without the gains 2^-2.5 of q, k, v, gate and 2^-1 of the output",
+            "weights start as PyTorch initialises them; the authors' code has gains of 2^-2.5 for q, k, v and gate, "
+            "and of 2^-1 for the output",
             "values and gate are as wide as queries and keys, not twice as wide",
-            "no division by the sums of the weights, which the norm undoes",
+            "outputs are not divided by the sums of the weights, because the norm would undo it",
         ),
     )
     can_be_causal = True
@@ -66,19 +67,24 @@ class Retention(Attention):
             return rms_norm(y, v.shape[-1:], eps=self.norm_eps)
 
     def retain(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Compute sum_j gamma^|i - j| (q_i . k_j) v_j, over j <= i in the causal form."""
+        """Compute sum_j gamma^|i - j| (q_i . k_j) v_j, over j <= i in the causal form.
+
+        q, k, v [B, H, L, Dh] -> [B, H, L, Dh].
+        """
         decay = self.log_decay.to(q.dtype).unsqueeze(-1).expand(-1, q.shape[-2])
         past = self.scan(causal_product, q, k, v, decay)
         if self.causal:
             return past
         future = self.scan(causal_product, q.flip(-2), k.flip(-2), v.flip(-2), decay).flip(-2)
+        # Both passes include j = i.
         return past + future - (q * k).sum(dim=-1, keepdim=True) * v
 
 
 def rotate(x: Tensor) -> Tensor:
     """Rotate the pairs (x_m, x_{m + w}), w = Dh // 2, at position i by the angle i / 10000^(m / (w - 1)).
 
-    The product of two rotated vectors depends on their distance alone. An odd last column is unchanged.
+    The product of two rotated vectors depends on their positions only through the distance. If Dh is odd, the last
+    column is unchanged.
     """
     half = x.shape[-1] // 2
     speed = 10000.0 ** -torch.linspace(0, 1, half, dtype=torch.float64, device=x.device)

@@ -1,7 +1,8 @@
 """Softmax attention with rotary positions (eq. 34).
 
-Pairs of columns are rotated by angles that grow with the position, so that a product depends on the distance alone. The
-pairs are (m, m + Dh / 2), as is usual now, not (2 m, 2 m + 1): equal up to the order of columns.
+Pairs of columns of q and k are rotated by angles that grow with the position, so that q_i . k_j depends on i and j only
+through i - j. The pairs are (m, m + Dh / 2), as in most current code, not the paper's (2 m, 2 m + 1); this changes only
+the order of the columns.
 """
 
 import torch
@@ -16,7 +17,7 @@ class Rotary(Attention):
     """Softmax attention with rotary positions.
 
     Args:
-        base: pair m at position i is rotated by i / base^(2 m / Dh).
+        base: base of the angles: pair m at position i is rotated by i / base^(2 m / Dh).
     """
 
     info = MixerInfo(
@@ -40,18 +41,18 @@ class Rotary(Attention):
         return weigh(self.turned(q), self.turned(k), v, mask, self.scale, self.dropout)
 
     def turned(self, x: Tensor) -> Tensor:
-        """Return R_i x_i for all positions of x [B, H, L, Dh]."""
+        """Return x [B, H, L, Dh] rotated by the angles of its positions."""
         half = x.shape[-1] // 2
         pair = torch.arange(half, dtype=torch.float64, device=x.device)
         return turn(x, self.base ** (-2 * pair / x.shape[-1]))
 
 
 def turn(x: Tensor, speed: Tensor) -> Tensor:
-    """Rotate the pairs (x_m, x_{m + w}) at position i by the angle i speed_m.
+    """Rotate the pairs of columns (x_m, x_{m + w}) at position i by the angle i speed_m.
 
     Args:
-        x: [..., L, 2 w], or 2 w + 1 columns, the last of which is unchanged.
-        speed: [w], in float64.
+        x: [..., L, 2 w] or [..., L, 2 w + 1]; an odd last column is unchanged.
+        speed: angle per position of each pair [w], in float64, because large angles lose digits in fp32.
     """
     half = len(speed)
     angle = torch.arange(x.shape[-2], dtype=torch.float64, device=x.device).unsqueeze(-1) * speed

@@ -1,7 +1,8 @@
-"""RWKV-7: a state that decays by channels and replaces the old value of a key (eq. 16-18).
+"""RWKV-7: a recurrent state with a decay per channel, in which a write replaces the old value of its key (eq. 16-18).
 
-Decay w, rate a and gate g are outputs of low-rank networks; k^ is k * xi normalised to length 1, and the key becomes
-k * (1 + (a - 1) alpha). Every projection reads a mix of a token and the one before it.
+The decay w, the rate a of replacement and the gate g are outputs of low-rank networks. The removed key k^ is k * xi,
+normalised to length 1, and the written key is k * (1 + (a - 1) alpha). Every projection reads a mix of a token and the
+previous token.
 """
 
 import math
@@ -18,11 +19,11 @@ from lra.mixers._backend import Backend, Scan
 from lra.mixers._recurrent import Recurrent
 from lra.ops.scan import dplr_delta_rule
 
-LEAST = -math.exp(-0.5)  # lower bound of log decays (section 3.2)
+LEAST = -math.exp(-0.5)  # lower bound of the logarithm of w (section 3.2)
 
 
 class Rwkv7(Recurrent):
-    """Generalised delta rule with decay per channel.
+    """Recurrent memory with the generalised delta rule.
 
     Args:
         decay_rank: rank of the network of w.
@@ -38,11 +39,12 @@ class Rwkv7(Recurrent):
         reference="the recurrence in float64; flash-linear-attention's naive form",
         deviations=(
             "values are not mixed with those of the first layer",
-            "the projections are in full precision under bf16",
-            "the shares of the token before begin uniform, the biases of w evenly from −6 to 1, those of a at 0, ξ "
-            "at 0.85, α at 1, ρ at 0, and projections as PyTorch draws them; in the authors' code shares, biases, ξ "
-            "and the norm's weights follow the channel and the layer, α = 1.02, ρ = −0.04, projections to r, k and v "
-            "and the second of each low-rank net are orthogonal, and the first ones and the output projection are 0",
+            "the projections are computed in full precision under bf16",
+            "initially the weights of the previous token are uniform, the biases of w evenly spaced from −6 to 1, "
+            "those of a 0, ξ = 0.85, α = 1, ρ = 0, and projections as PyTorch initialises them; in the authors' code "
+            "those weights, biases, ξ and the norm's weights depend on channel and layer, α = 1.02, ρ = −0.04, the "
+            "projections to r, k and v and the second one of each low-rank network are orthogonal, and the first one "
+            "of each and the output projection are 0",
         ),
     )
     one_graph = False
@@ -65,8 +67,8 @@ class Rwkv7(Recurrent):
         super().__init__(config, norm_eps=norm_eps)
         dim, width = config.dim, config.qkv_dim
         self.scan = Scan("generalized_delta_rule", backend)
-        self.gate = nn.Identity()  # g reads the token before, so `recurrence` computes it for each direction
-        self.shares = nn.Parameter(torch.rand(6, dim))  # weights of the token before in the inputs of r, w, k, v, a, g
+        self.gate = nn.Identity()  # g reads the previous token, so `recurrence` computes it for each direction
+        self.shares = nn.Parameter(torch.rand(6, dim))  # weights of the previous token for r, w, k, v, a, g
         self.decay = nn.Sequential(low(dim, decay_rank), nn.Tanh(), low(decay_rank, width))
         self.rate = nn.Sequential(low(dim, rate_rank), low(rate_rank, width))
         self.reveal = nn.Sequential(low(dim, gate_rank), nn.Sigmoid(), low(gate_rank, width))
@@ -82,7 +84,7 @@ class Rwkv7(Recurrent):
 
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
         (x,) = inputs
-        before = pad(x, (0, 0, 1, -1)) - x  # [B, L, D], the token before minus this one
+        before = pad(x, (0, 0, 1, -1)) - x  # [B, L, D], the previous token minus this one
         for_r, for_w, for_k, for_v, for_a, for_g = (x + before * share for share in self.shares)
         log_w = LEAST * (self.decay_bias + self.decay(for_w)).sigmoid() * real
         a = (self.rate_bias + self.rate(for_a)).sigmoid()
@@ -102,7 +104,7 @@ class Rwkv7(Recurrent):
         return layer_norm(heads, heads.shape[-1:], eps=self.norm_eps).flatten(-2)
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
-        """Return y without a further gate: `recurrence` has applied it."""
+        """Return y with merged heads [B, L, H N]; `recurrence` has already applied the gate."""
         return merge_heads(y)
 
 

@@ -1,8 +1,9 @@
-"""S4D, diagonal state spaces: the zero-order hold of s' = A s + B u, y = 2 Re C s, as a convolution.
+"""S4D: a diagonal state space model s' = A s + B u, y = 2 Re C s in each channel, discretised by zero-order hold.
 
-The N/2 modes stand for N in conjugate pairs. B is fixed at 1, since only its product with C matters, or trained; then
-C_n stands for B_n C_n, and B-_n is (exp(dt A_n) - 1) / A_n. Re A = -exp(.) < 0, so that every mode decays. Without
-causality a second kernel with the same modes and its own C reads later positions; lag 0 belongs to the first.
+It is computed as a convolution. The N/2 modes stand for N modes in conjugate pairs. B is trained, or fixed at 1 because
+only its product with C matters. In the formula C_n is this product B_n C_n, and B-_n is (exp(dt A_n) - 1) / A_n. The
+parameter of Re A is log(-Re A), so every mode decays. Without causality a second kernel, with the same modes and a
+separate C, reads later positions; lag 0 belongs to the first kernel.
 """
 
 import math
@@ -22,15 +23,15 @@ from lra.ops.dropout import Dropout
 
 
 class S4D(Mixer):
-    """Diagonal state space per channel.
+    """Diagonal state space model in each channel.
 
     Args:
-        state: N, even.
+        state: N, the number of modes, even.
         init: initial imaginary parts of A, pi n (`lin`) or N/pi (N / (2n + 1) - 1) (`inv`); the real ones are -1/2.
         dt_min: steps start log-uniform between dt_min and dt_max.
         b: initial values of a trained B, `ones` or `normal`; None for a fixed B of one.
         copies: number of copies of A and B, each shared by D / copies adjacent channels; None for one per channel.
-        output: `glu` projects to twice the width, half of which gates the other; None projects to the width.
+        output: `glu` projects to twice the width, and one half gates the other; None projects to the width.
     """
 
     info = MixerInfo(
@@ -40,9 +41,9 @@ class S4D(Mixer):
         linear_memory=True,
         reference="scipy's zero-order hold and simulation; the double sum in float64",
         deviations=(
-            "a GLU on the output only where attention.output says so",
-            "dropout falls on whole channels only where model.dropout_over says so",
-            "A, B and Δ have a learning rate and a decay of their own only where train.groups gives them one",
+            "the output has a gated linear unit only if attention.output=glu",
+            "dropout is on whole channels only with model.dropout_over=channels",
+            "A, B and Δ have a separate learning rate and weight decay only if train.groups sets them",
             "Δ is an exponential, not a softplus",
         ),
     )
@@ -80,7 +81,7 @@ class S4D(Mixer):
         if init == "inv":
             frequency = state / math.pi * (state / (2 * frequency + 1) - 1)
         self.log_dt = nn.Parameter(log_uniform("dt", dt_min, dt_max, dim))
-        self.log_decay = nn.Parameter(torch.full((self.copies, modes), math.log(0.5)))  # of -Re A
+        self.log_decay = nn.Parameter(torch.full((self.copies, modes), math.log(0.5)))  # log(-Re A)
         self.frequency = nn.Parameter(frequency.repeat(self.copies, 1))  # Im A
         self.c = nn.Parameter(torch.randn(self.directions, dim, modes, 2) * 0.5**0.5)
         self.skip = nn.Parameter(torch.randn(dim))
@@ -108,26 +109,27 @@ class S4D(Mixer):
         c = torch.view_as_complex(self.c)
         if self.b is not None:
             c = c * self._of_channels(torch.view_as_complex(self.b))
-        return rate, c * torch.expm1(rate) / a  # expm1: exp(rate) - 1 has no digits left for a short step
+        return rate, c * torch.expm1(rate) / a  # expm1, because exp(rate) - 1 would cancel for a short step
 
     def _of_channels(self, copies: Tensor) -> Tensor:
-        """Repeat each copy for its channels: [copies, N/2] -> [D, N/2]."""
+        """Repeat each copy for the channels that share it: [copies, N/2] -> [D, N/2]."""
         return copies.unsqueeze(1).expand(-1, self.config.dim // self.copies, -1).flatten(0, 1)
 
     def kernel(self, length: int) -> Tensor:
         """Return the kernel K [directions, D, length].
 
-        The step of the tables in `mode_kernel` depends on `max_positions`, not on `length`.
+        The step of the tables in `mode_kernel` is a function of `max_positions`, so that rounding does not depend on
+        `length`.
         """
         rate, c = self.modes()
         return mode_kernel(rate, c, length, math.isqrt(self.config.max_positions - 1) + 1)
 
     def convolve(self, x: Tensor, num_outputs: int | None = None) -> Tensor:
-        """Apply both kernels by FFT; a few outputs directly."""
+        """Convolve x [B, L, D] with both kernels, by FFT, or directly if only the first `num_outputs` are wanted."""
         kernels = self.kernel(x.shape[1])
         return convolve_both(x, *kernels) if num_outputs is None else convolve_few(x, *kernels, num_outputs)  # type: ignore[call-arg]
 
     def convolve_causally(self, x: Tensor) -> Tensor:
-        """Convolve by a recurrence over chunks: the rounding of an FFT would leak later positions."""
+        """Convolve x [B, L, D] by a recurrence over chunks, because rounding in an FFT would leak later positions."""
         rate, c = self.modes()
         return convolve_modes(x, rate, c[0])

@@ -1,8 +1,8 @@
-"""S5, simplified state space layers: a diagonal state space with all channels as inputs (eq. 6).
+"""S5, simplified state space layers: one diagonal state space model with all channels as inputs and outputs (eq. 6).
 
-There is a step dt per mode. A starts as the eigenvalues of `blocks` HiPPO-N matrices on a diagonal; modes come in
-conjugate pairs, one of which is kept. Without causality the same states also run backward, with a C of their own, as in
-the authors' code. Re A = -exp(.) < 0, so that every mode decays.
+Each mode has a step dt. A starts as the eigenvalues of a block-diagonal matrix of `blocks` HiPPO-N matrices; they come
+in conjugate pairs, of which one is used. Without causality the same recurrence also runs backward, and its states have
+a separate C, as in the authors' code. The parameter of Re A is log(-Re A), so every mode decays.
 """
 
 from typing import ClassVar
@@ -18,11 +18,11 @@ from lra.mixers._recurrent import SHELL, StateSpace, log_uniform
 
 
 class S5(StateSpace):
-    """Diagonal state space with shared states.
+    """Diagonal state space model with states shared by all channels.
 
     Args:
-        state: real size P of the state, for P / 2 modes.
-        blocks: number of HiPPO-N matrices on the diagonal.
+        state: P, the real size of the state, which has P / 2 complex modes.
+        blocks: number of HiPPO-N matrices of size P / blocks.
         dt_min: steps start log-uniform between dt_min and dt_max.
     """
 
@@ -34,9 +34,9 @@ class S5(StateSpace):
         reference="the recurrence in float64; s5-pytorch 0.2.1",
         deviations=(
             *SHELL,
-            "Re A is minus an exponential, not cut off at −10⁻⁴",
-            "B begins as V⁻¹ N(0, 1 / D), and C as N(0, 1 / P) V, real before V; in the authors' code the variance "
-            "of B is 1 / P, and C is complex, of a variance that differs from task to task",
+            "Re A is minus the exponential of a parameter; in the authors' code it is a parameter cut off at −10⁻⁴",
+            "B starts as V⁻¹ times real N(0, 1 / D), and C as real N(0, 1 / P) times V; in the authors' code the "
+            "variance for B is 1 / P, and the numbers for C are complex, with a variance that depends on the task",
         ),
     )
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -54,12 +54,13 @@ class S5(StateSpace):
         dt_max: PositiveFloat,
     ) -> None:
         if state % (2 * blocks):
-            raise UserError(f"attention.state={state}: expected a multiple of 2 attention.blocks={2 * blocks}")
+            raise UserError(f"attention.state={state}: expected a multiple of {2 * blocks}, twice attention.blocks")
         super().__init__(config, state // 2)
         eigenvalues, vectors = hippo_n(state // blocks)
+        # A and V: the modes have the inputs V^H B, and C V reads them.
         a, to_modes = torch.tensor(eigenvalues).repeat(blocks), torch.tensor(vectors, dtype=torch.complex64)
-        self.log_decay = nn.Parameter((-a.real).log().float())  # of -Re A
-        self.frequency = nn.Parameter(a.imag.float())
+        self.log_decay = nn.Parameter((-a.real).log().float())  # log(-Re A)
+        self.frequency = nn.Parameter(a.imag.float())  # Im A
         self.log_dt = nn.Parameter(log_uniform("dt", dt_min, dt_max, self.modes))
         b = torch.randn(blocks, state // blocks, config.dim) * config.dim**-0.5
         c = torch.randn(config.dim, self.directions, blocks, state // blocks) * state**-0.5
@@ -70,11 +71,11 @@ class S5(StateSpace):
         a = torch.complex(-self.log_decay.exp(), self.frequency)
         rate = self.log_dt.exp() * a
         b = (torch.expm1(rate) / a).unsqueeze(-1) * torch.view_as_complex(self.b)  # [N, D]
-        return rate, b, 2 * torch.view_as_complex(self.c)  # twice: a mode stands for a conjugate pair
+        return rate, b, 2 * torch.view_as_complex(self.c)  # twice, because a mode stands for a conjugate pair
 
 
 def hippo_n(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return eigenvalues [size / 2] with positive imaginary part and eigenvectors of HiPPO-N.
+    """Return the eigenvalues [size / 2] of HiPPO-N with positive imaginary part, and eigenvectors [size, size / 2].
 
     HiPPO-N is the normal part of the HiPPO-LegS matrix. Its entries are -1/2 on the diagonal, and
     +-sqrt((2 n + 1) (2 m + 1)) / 2 off it.

@@ -1,13 +1,14 @@
 """SimpleAttention: attention without softmax, with a state K^T V of O(D Dh) numbers.
 
-Dropout acts on the state, as in the authors' code. The causal form, which the paper leaves open, sums over positions
-j <= i with the same scale.
+Dropout acts on the state, as in the authors' code, or on the output. The paper does not define the causal form; here it
+sums over positions j <= i with the same scale.
 
-There are two exact forms. The textbook form projects to q, k, v. The Gram form does not: K^T V of a head is
-W_k (X^T X) W_v^T and Q (K^T V) is X (W_q^T K^T V), so a layer is two products of L x D x D for any number of heads, and
-the output projection is folded into the small matrix. X^T X is computed about the mean of X, so that a vector shared by
-all positions costs no precision. Under autocast the factors of these two products are bf16, on a CPU also those of the
-two D x D x D products of a document; the state K^T V stays in fp32 or higher. `lra.ops.gram` has the products.
+There are two forms, equal up to rounding. The textbook form projects X to q, k, v. The Gram form computes the state of
+a head as K^T V = W_k (X^T X) W_v^T and the output as Q (K^T V) = X (W_q^T K^T V). So a layer has only two products of
+size L x D x D, for any number of heads, and the output projection is folded into the matrix W_q^T K^T V. The mean of X
+is subtracted before X^T X is computed, so that a vector shared by all positions costs no precision. Under autocast the
+factors of these two products are in bf16; on a CPU, so are the factors of the two D x D x D products per document. The
+state K^T V is in fp32 or higher. The products are defined in `lra.ops.gram`.
 
 Source:
     Yorsh et al. 2022, SimpleTRON, section 3.
@@ -26,7 +27,7 @@ from lra.ops.gram import Moments, product
 from lra.ops.packing import Packed
 from lra.ops.scan import causal_product
 
-WORTH = 16  # on an accelerator the Gram form moves fewer bytes from 16 D positions on
+WORTH = 16  # minimum L / D for the Gram form on a GPU; for shorter inputs it moves more bytes than the textbook form
 
 
 class Simple(Attention):
@@ -35,10 +36,10 @@ class Simple(Attention):
     The Gram form does not call the projections, so hooks on them are not called.
 
     Args:
-        scale: 1/sqrt of `max_positions` (`length`), of the number n of real positions (`valid`), of n Dh
-            (`valid_head`), or 1 (`none`).
-        dropout_on: the state K^T V (`state`), or the output (`output`).
-        form: `textbook`, `gram`, or the form with fewer operations (`auto`).
+        scale: factor of K^T V: 1/sqrt(max_positions) (`length`), 1/sqrt(n) for n real positions (`valid`),
+            1/sqrt(n Dh) (`valid_head`), or 1 (`none`).
+        dropout_on: where dropout acts: on the state K^T V (`state`), or on the output (`output`).
+        form: `textbook`, `gram`, or `auto` for the form with fewer operations.
     """
 
     info = MixerInfo(
@@ -66,11 +67,11 @@ class Simple(Attention):
         self.form = form
         if config.causal and config.dropout > 0 and dropout_on == "state":
             raise UserError(
-                "attention.dropout_on=state: causal SimpleAttention has a state for every position; "
+                "attention.dropout_on=state: causal SimpleAttention has no single state, but one for every position; "
                 "use attention.dropout_on=output or model.dropout=0"
             )
         if config.causal and form == "gram":
-            raise UserError("attention.form=gram: causal SimpleAttention has a state for every position; use auto")
+            raise UserError("attention.form=gram: causal SimpleAttention has no Gram form; use attention.form=auto")
         self.drop_state = dropout_on == "state"
         texts = {
             "length": " / √L, L = {} positions",
@@ -92,7 +93,7 @@ class Simple(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         if key_mask is not None:
-            k = k * key_mask[:, None, :, None]  # after the projection: a bias must not leak from padding
+            k = k * key_mask[:, None, :, None]  # after the projection, whose bias makes padded keys nonzero
         factor = self._factor(k.shape[-2], key_mask, k.dtype)
         if self.causal:
             return self._drop_output(causal_product(q, k, v) * factor)
@@ -102,7 +103,7 @@ class Simple(Attention):
         return self._drop_output(q @ state)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
-        few = len(q) == len(packed.mask)
+        few = len(q) == len(packed.mask)  # q has only the first position of each document
         q, k, v = map(packed.by_chunk, (q, k, v))
         partial = without_padding(k, packed.chunk_mask).mT @ v  # [C, H, Dh, Dh]
         with full_precision(q.device):
@@ -115,19 +116,22 @@ class Simple(Attention):
         return y if self.drop_state else self.dropout(y.flatten(1), None if few else packed).view_as(y)
 
     def _drop_output(self, y: Tensor) -> Tensor:
-        """Apply dropout to y [B, H, L, Dh] by position and channel."""
+        """Apply dropout to y [B, H, L, Dh] as to merged heads [B, L, H Dh]: the noise is by position and channel."""
         return split_heads(self.dropout(merge_heads(y)), self.config.heads)
 
     def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float:
         return self._factor(length, key_mask, self.query.weight.dtype)
 
     def _gram_form(self, x: Tensor, key_mask: Tensor | None, num_outputs: int | None) -> Tensor:
-        """Compute outputs by the Gram form, before dropout on the outputs."""
+        """Compute the outputs of x [B, L, D] by the Gram form -> [B, L or num_outputs, D].
+
+        With dropout on the outputs, return those before dropout and output projection: [B, L or num_outputs, H Dh].
+        """
         state = self._state(x, key_mask)  # [B, H, Dh, Dh]
         if self.drop_state:
             state = self._dropped(state)
         x = x[:, :num_outputs]
-        if not self._fold_pays(x.shape[1]):  # few outputs: first project their queries
+        if not self._fold_pays(x.shape[1]):  # for few outputs, projecting their queries is cheaper
             query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)
             y = merge_heads(query @ state)
             return (self.out(y) if self.drop_state else y).to(x.dtype)
@@ -143,9 +147,10 @@ class Simple(Attention):
         return self.dropout(state.flatten(1)).view_as(state)
 
     def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Return K^T V times the scale [B, H, Dh, Dh]; one product per head for all documents, so no weight is copied.
+        """Return K^T V times the scale [B, H, Dh, Dh].
 
-        With x_j = m + d_j, m the mean, K^T V is W_k (sum_j d_j d_j^T) W_v^T + L (W_k m + b_k) (W_v m + b_v)^T.
+        One product per head serves all documents, so that no weight is copied. With x_j = m + d_j, where m is the mean
+        of x, K^T V is W_k (sum_j d_j d_j^T) W_v^T + L (W_k m + b_k) (W_v m + b_v)^T.
         """
         mean, spread = Moments.apply(x, key_mask)  # [B, D], [B, D, D]
         products = product(self.key.weight, spread.flatten(0, 1).T, x.dtype)  # [H Dh, B D]
@@ -159,7 +164,7 @@ class Simple(Attention):
         return state.permute(2, 0, 1, 3) * self._factor(x.shape[1], key_mask, state.dtype)
 
     def _fold(self, state: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return query projection and state as one linear map: weight [H Dh, B D] and bias [B, 1, H Dh]."""
+        """Return the product of query projection and state, a linear map: weight [H Dh, B D] and bias [B, 1, H Dh]."""
         query, rows = self._heads(self.query.weight), state.permute(1, 3, 0, 2).flatten(1, 2)  # [H, Dh B, Dh]
         weight = product(rows, query, dtype).view(self.config.qkv_dim, -1)
         if not self.config.bias:
@@ -172,14 +177,15 @@ class Simple(Attention):
         return parameter.unflatten(0, (self.config.heads, -1))
 
     def _gram_pays(self, x: Tensor, num_outputs: int | None) -> bool:
-        """Return True if the Gram form needs fewer operations and, on a GPU, the length is at least `WORTH` D."""
+        """Return True if the Gram form needs fewer operations and, on a GPU, the length is at least `WORTH * D`."""
         length = x.shape[1]
         if x.device.type == "cuda" and length < WORTH * self.config.dim:
             return False
         dim, inner, head = self.config.dim, self.config.qkv_dim, self.config.head_dim
         read = length if num_outputs is None else num_outputs
         out = self.config.out_proj * dim * inner
-        # Multiplications of a document, for the state and for the outputs, in the textbook form and in the Gram form.
+        # Number of multiplications per document, for the state and for the outputs, in the textbook form; then in the
+        # Gram form.
         state, reading = length * (2 * dim * inner + inner * head), read * (dim * inner + inner * head + out)
         gram_state, gram_reading = length * dim * dim + dim * inner * (dim + head), reading
         if self._fold_pays(read):
@@ -191,7 +197,10 @@ class Simple(Attention):
         return read > self.config.dim
 
     def _factor(self, length: int, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor | float:
-        """Return 1 / sqrt(...), a number or [B, 1, 1, 1] in `dtype`; in fp32 or higher, since bf16 cannot hold 257."""
+        """Return the factor of the state: a number, or [B, 1, 1, 1] if documents differ in their number of positions.
+
+        The tensor has `dtype`, or fp32 if `dtype` is half precision, because bf16 cannot represent 257 positions.
+        """
         if self.scale == "none":
             return 1.0
         if self.scale == "length":
@@ -206,7 +215,7 @@ class Simple(Attention):
 def project_mean(projection: nn.Linear, mean: Tensor) -> Tensor:
     """Project the mean [B, D] in float64 -> [H Dh, B] in the dtype of the weights.
 
-    An error here is common to all positions, so it must not come from cancellation.
+    It is float64 because an error of the projected mean would affect all positions.
     """
     y = projection.weight.double() @ mean.T
     if projection.bias is not None:

@@ -1,8 +1,8 @@
 """Sparse Sinkhorn attention: blocks of keys are sorted by a learned soft permutation P.
 
-With N = L / b blocks of b tokens, s_n is the sum of the real tokens' keys in block n, and R = s W_s plus noise, with
-W_s [H, Dh, N]. A query of block n attends to its own block and to the sorted one. The sum over keys is the paper's over
-x, projected. O(H (L b + N^2)) memory.
+There are N = L / b blocks of b positions. The sorting logits are R = s W_s plus noise, with a learned W_s [H, Dh, N],
+where s_n is the sum of the keys of the real tokens in block n. A query of block n attends to the keys of block n and to
+the n-th sorted block, the sum of all blocks weighted by row n of P. The memory is O(H (L b + N^2)).
 """
 
 from dataclasses import replace
@@ -17,19 +17,20 @@ from lra.mixers._softmax import Scale, info_of, scale_of, weigh
 from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Gumbel
 
-LINEAR_FROM = 32  # with smaller blocks the N^2 part dominates at Long Range Arena's lengths
+LINEAR_FROM = 32  # minimum b for `linear_memory`: for smaller b, N^2 dominates at Long Range Arena's lengths
 
 
 class Sinkhorn(Attention):
-    """Block attention with sorted keys.
+    """Attention within blocks and to sorted blocks.
 
-    Blocks without a real token are left out. A sorted position that no real token reaches is masked.
+    Blocks without a real token are not sorted. A position of a sorted block is masked if it has no weight from a real
+    token.
 
     Args:
-        block: b.
-        iterations: number of times that rows, then columns, are normalised.
-        temperature: tau.
-        gumbel: add noise to the logits in training.
+        block: b, the number of positions in a block.
+        iterations: number of times that the rows and then the columns of P are normalised.
+        temperature: divisor of the sorting logits.
+        gumbel: add Gumbel noise to the sorting logits in training.
     """
 
     info = MixerInfo(
@@ -39,7 +40,7 @@ class Sinkhorn(Attention):
         complexity="L (b + L / b) D",
         linear_memory=True,
         reference="explicit loops; sinkhorn-transformer",
-        deviations=("R is made of summed keys, where the paper sums the inputs",),
+        deviations=("R is computed from sums of keys; the paper sums the inputs, whose projections the keys are",),
     )
 
     def __init__(
@@ -78,19 +79,19 @@ class Sinkhorn(Attention):
         keys, values = (torch.cat([x, (order @ x.flatten(3)).view_as(x)], dim=3) for x in (k, v))
         with full_precision(q.device):
             reached = order @ real.to(order.dtype) > 0
-        mask = torch.cat([real.expand_as(reached), reached], dim=3).unsqueeze(3)
+        mask = torch.cat([real.expand_as(reached), reached], dim=3).unsqueeze(3)  # [B, H, N, 1, 2 b]
         y = weigh(q, keys, values, mask, self.scale, self.dropout)
         return y.flatten(2, 3)[:, :, :length]
 
     def permutation(self, k: Tensor, real: Tensor) -> Tensor:
-        """Return P [B, H, N, N] of blocks of keys [B, H, N, b, Dh], zero at padding; `real` [B, 1, N, b]."""
+        """Return P [B, H, N, N] for keys k [B, H, N, b, Dh] with the mask `real` [B, 1, N, b]; zero for padding."""
         with full_precision(k.device):
             logits = at_least_float32(k).sum(dim=3) @ self.sort[..., : k.shape[2]]
             return doubly_stochastic(self.noise(logits) / self.temperature, real.any(dim=3), self.iterations)
 
 
 def doubly_stochastic(logits: Tensor, valid: Tensor, iterations: int) -> Tensor:
-    """Normalise rows and columns of exp(logits [..., N, N]) in turn where `valid` [..., N]; all others are zero."""
+    """Return exp(logits) [..., N, N] with rows and columns normalised in turn; zero in those not `valid` [..., N]."""
     row, column = valid.unsqueeze(-1), valid.unsqueeze(-2)
     logits = logits.masked_fill(~(row & column), torch.finfo(logits.dtype).min)
     for _ in range(iterations):

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention (eq. 1)."""
+"""Scaled dot-product attention (eq. 1), computed by FlashAttention for packed batches in half precision on CUDA."""
 
 from dataclasses import replace
 
@@ -10,21 +10,21 @@ from lra.mixers._softmax import Scale, allowed, info_of, scale_of, weigh
 from lra.ops.packing import CHUNK, Packed
 
 FORWARD, BACKWARD = torch.ops.aten._flash_attention_forward, torch.ops.aten._flash_attention_backward
-MULTIPLE, WIDEST = 8, 256  # FlashAttention takes a Dh that is a multiple of 8 up to 256
+MULTIPLE, WIDEST = 8, 256  # FlashAttention requires that Dh is a multiple of 8, at most 256
 FLASH_DROPOUT = (
-    "packed batches in bf16 on CUDA drop weights with a probability in steps of 1/256 (0.1016 for 0.1); the others are "
-    "scaled by 1/(1 - p) nevertheless"
+    "for packed batches in bf16 on CUDA the dropout probability p is rounded to a multiple of 1/256 (0.1 to 0.1016)"
+    ", but the remaining weights are scaled by 1/(1 - p) with the exact p"
 )
 
 
 class Softmax(Attention):
     """Softmax attention.
 
-    Packed batches in half precision are computed by FlashAttention on CUDA. The noise of its dropout follows from seed,
-    step, layer and the documents of a micro-batch: a resumed run draws the same, a run with another `micro_batch` not.
+    The dropout noise of FlashAttention is a function of seed, step, layer and the documents of a micro-batch. So a
+    resumed run draws the same noise, but a run with another `micro_batch` draws other noise.
 
     Args:
-        scale: 1/sqrt(Dh) (`head_dim`), or 1/sqrt(H Dh) (`qkv_dim`), as in the SimpleTRON authors' code.
+        scale: factor of q . k: 1/sqrt(Dh) (`head_dim`), or 1/sqrt(H Dh) (`qkv_dim`), as in SimpleTRON's released code.
     """
 
     info = MixerInfo(
@@ -38,7 +38,7 @@ class Softmax(Attention):
     commutes = True
     few_outputs = True
     packs = True
-    packs_unpadded = True  # with dropout, `attend` computes all weights
+    packs_unpadded = True  # because with dropout `attend` computes all weights
 
     def __init__(self, config: MixerConfig, *, scale: Scale) -> None:
         super().__init__(config)
@@ -53,7 +53,7 @@ class Softmax(Attention):
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
         longest = max(packed.mask.shape[1], CHUNK)
-        few = len(q) == len(packed.mask)
+        few = len(q) == len(packed.mask)  # q has only the first position of each document
         q_starts, q_longest = (packed.first_pieces, 1) if few else (packed.pieces, longest)
         noise: tuple[float, Tensor | None] = (0.0, None)
         if self.dropout.drops:
@@ -79,16 +79,18 @@ def flash_attention(
     """Compute softmax(q k^T scale) v of each of S sequences, with dropout on the weights, by FlashAttention.
 
     Args:
-        q: [R, H, Dh], sequence after sequence; k and v likewise, with their own number of rows.
-        q_starts: [S + 1] int32, rows at which sequences of q begin, and R; a sequence may have no row.
-        q_longest: maximum number of rows in a sequence of q.
-        seed: of the dropout, an integer [] on the host; None without dropout.
+        q: queries [R, H, Dh] of all sequences, one after another; k and v likewise, with another number of rows.
+        q_starts: first row of each sequence in q, then R: [S + 1] int32. A sequence may be empty. k_starts likewise.
+        q_longest: number of rows in the longest sequence of q; k_longest likewise.
+        dropout: probability of dropping a weight.
+        seed: seed of the dropout noise, an integer [] on the host; None without dropout.
 
     Returns:
-        Outputs [R, H, Dh]; for the backward pass, logarithms of softmax sums [H, R], and the generator's state.
+        Outputs [R, H, Dh] and, for the backward pass, the logarithms of softmax denominators [H, R] and two tensors
+        with the state of the random generator.
     """
     generator = torch.cuda.default_generators[q.device.index] if q.is_cuda else torch.default_generator
-    before = generator.get_state()  # the kernel draws from the global generator: seed and restore it
+    before = generator.get_state()  # the kernel draws from the global generator, which is restored below
     if seed is not None:
         generator.manual_seed(int(seed))
     lengths = q_starts, k_starts, q_longest, k_longest

@@ -1,7 +1,7 @@
-"""Sparse Transformer, fixed pattern: softmax over the query's block and a few columns of every block.
+"""Sparse Transformer, fixed pattern: softmax over the keys of the query's block and the last keys of every block.
 
-A block has s positions; the last c positions of every block are its summary, which all queries read. The paper is
-causal and adds j <= i; the two-sided form only drops that condition. A query reads s + c L / s keys, so time is
+A block has s positions. Its last c positions are its summary, which all queries read. The paper's pattern is causal: it
+also requires j <= i. The two-sided form only drops this condition. A query reads about s + c L / s keys, so time is
 O(L sqrt(L) D) for s near sqrt(L), but O(L^2 D) for a fixed s.
 """
 
@@ -15,12 +15,12 @@ from lra.mixers._sparse import Blocks, Columns, KeyPart, PatternAttention, band
 
 
 class Sparse(PatternAttention):
-    """Fixed sparse attention.
+    """Sparse attention with the fixed pattern.
 
     Args:
         stride: s, the width of a block.
-        summary: c, the number of summary columns in a block.
-        cls_global: position 0 reads all and is read by all, as in Long Range Arena for the CLS.
+        summary: c, the number of summary positions in a block.
+        cls_global: position 0 reads all positions and is read by all, like the CLS in Long Range Arena.
     """
 
     info = MixerInfo(
@@ -46,6 +46,7 @@ class Sparse(PatternAttention):
         return self.stride
 
     def parts(self, by_block: Tensor) -> list[KeyPart]:
+        # Summaries of other blocks only: the table below already has all keys of the query's block.
         elsewhere = Columns(columns=by_block[:, -self.summary :].flatten(), rule=self._other_block)
         return [Blocks(table=band(by_block, 0, self.causal)), elsewhere]
 

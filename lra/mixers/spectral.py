@@ -1,13 +1,16 @@
 """Linear attention with learned random-feature kernels: GMM, FastFood and Generative, each as RKS and as PRF.
 
-With x' = x Dh^-1/4 and frequencies Omega [Dh, m], a learned function of drawn noise, the weight of a key is k(q', k'):
+With x' = x Dh^-1/4 and frequencies Omega [Dh, m], a learned function of random noise, the weight of key k for query q
+is the kernel K(q, k) = phi(q) . phi(k). E is the mean over the noise:
 
-RKS  phi(x) = [cos(x' Omega), sin(x' Omega)] / sqrt(m), and a constant s:  E k = E cos(omega . (q' - k')) + s^2
-PRF  phi(x) = exp(x' Omega - |x'|^2) / sqrt(m):  E k = exp(-|q' - k'|^2 / 2) for omega ~ N(0, I)
+RKS  phi(x) = [cos(x' Omega), sin(x' Omega)] / sqrt(m), and a constant s:  E K = E cos(omega . (q' - k')) + s^2
+PRF  phi(x) = exp(x' Omega - |x'|^2) / sqrt(m):  E K = exp(-|q' - k'|^2 / 2) for omega ~ N(0, I)
 
-O(L H M) memory for M features: 4 m + 1 (GMM-RKS), 2 m + 1 (other RKS) or m (PRF), where FastFood has m = Dh, or the
-next power of two. An RKS kernel may be negative; s keeps most sums of weights positive. Common options: m (samples), s
-(smoothing), the training steps that a draw serves (redraw_every), and eps, added to the denominator.
+The memory is O(L H M) for M features: M is 4 m + 1 (GMM-RKS), 2 m + 1 (other RKS) or m (PRF). FastFood has m = Dh, or
+the next power of two. An RKS kernel may be negative; s keeps most sums of weights positive.
+
+Common options: `samples` is m, `smoothing` is s, `redraw_every` is the number of training steps between two draws of
+noise, and `eps` is added to the denominator.
 """
 
 import math
@@ -27,8 +30,8 @@ from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._kernel import EVAL_DRAW, KernelAttention, exponentials
 from lra.ops.device import to_device
 
-EVERY_DRAW = f"{EVAL_DRAW}, and one may serve several steps (released: every forward pass draws)"
-LOG_SHIFTS = "{eps:g} is added to the denominator, after shifts in the logarithm (released: 1e-6, without shifts)"
+EVERY_DRAW = f"{EVAL_DRAW}, and a draw may serve several training steps (released: every forward pass draws)"
+LOG_SHIFTS = "exponents are shifted by maxima, then {eps:g} is added to the denominator (released: 1e-6, no shifts)"
 RKS = "φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = [[cos, sin]({angles}) / √{{samples}}, {{smoothing:g}}], x' = x / Dh^¼"
 PRF = "φ(Q) (φ(K)ᵀ V) / φ(Q) Σφ(K), φ = exp({angles} − |x'|²), x' = x / Dh^¼"
 CLOSED_FORM = "the closed-form kernel over many draws; the explicit L x L weights"
@@ -37,7 +40,7 @@ Samples = Annotated[int, Field(ge=2)]
 
 
 def spectral_info(formula: str, angles: str, reference: str, complexity: str = "L D M, M features") -> MixerInfo:
-    """Return the description of a class; `formula`: RKS or PRF."""
+    """Return the `info` of a class; `formula` is RKS or PRF, and `angles` the argument of its cosine or exponential."""
     paper = "Chowdhury et al. 2022, On Learning the Transformer Kernel"
     return MixerInfo(
         paper=paper,
@@ -49,7 +52,7 @@ def spectral_info(formula: str, angles: str, reference: str, complexity: str = "
 
 
 class Spectrum(nn.Module):
-    """Base class of learned distributions of frequencies: a parametrised function of drawn noise.
+    """Base class of learned frequency distributions: parametrised functions that map random noise to frequencies.
 
     `samples` is the m of 1 / sqrt(m); `deviations` lists the differences from the released code for `info`.
     """
@@ -64,11 +67,11 @@ class Spectrum(nn.Module):
         self.register_buffer("noise", noise)
 
     def draw(self, rng: np.random.Generator) -> None:
-        """Draw noise into a new tensor; the backward pass of an earlier call still reads the old one."""
+        """Replace the noise by a new tensor; the backward pass of an earlier call may still read the old one."""
         self.noise = to_device(torch.from_numpy(self.sample(rng)).to(self.noise.dtype), self.noise.device)
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
-        """Return new noise."""
+        """Return new noise of the shape of `noise`."""
         return rng.standard_normal(self.noise.shape)
 
     @abstractmethod
@@ -80,8 +83,8 @@ class Spectral(KernelAttention, abstract=True):
     """Base class of kernels with a feature map of random frequencies.
 
     Args:
-        redraw_every: training steps per draw.
-        settings: values of further names in the formula.
+        redraw_every: number of training steps between two draws.
+        settings: values of the other names in the formula's braces.
     """
 
     commutes = True
@@ -100,7 +103,7 @@ class Spectral(KernelAttention, abstract=True):
 
 
 class Rks(Spectral, abstract=True):
-    """Random kitchen sinks."""
+    """Linear attention with random kitchen sinks: features that are cosines, sines and a constant."""
 
     def __init__(
         self, config: MixerConfig, spectrum: Spectrum, *, smoothing: float, redraw_every: int, eps: float
@@ -115,7 +118,10 @@ class Rks(Spectral, abstract=True):
 
 
 class Prf(Spectral, abstract=True):
-    """Positive random features, rescaled by factors that cancel in the output and prevent underflow for large x."""
+    """Linear attention with positive random features.
+
+    The features are rescaled by factors that cancel in the output and prevent underflow for large x.
+    """
 
     def __init__(self, config: MixerConfig, spectrum: Spectrum, *, redraw_every: int, eps: float) -> None:
         super().__init__(config, spectrum, redraw_every=redraw_every, eps=eps)
@@ -132,7 +138,7 @@ class Prf(Spectral, abstract=True):
 class GmmRks(Rks):
     """RKS with frequencies Sigma^T w +- mu, w ~ N(0, I): a learned Gaussian per head and its mirror image.
 
-    E k(x, y) = 2 exp(-|Sigma d|^2 / 2) cos(mu . d) + s^2 with d = x' - y', in the released code's normalisation.
+    E K(x, y) = 2 exp(-|Sigma d|^2 / 2) cos(mu . d) + s^2 with d = x' - y', normalised as in the released code.
     """
 
     info = spectral_info(RKS, "x'(Σᵀw ± μ)", CLOSED_FORM)
@@ -153,7 +159,7 @@ class GmmRks(Rks):
 class GmmPrf(Prf):
     """PRF with frequencies exp(sigma / 2) w + mu, w ~ N(0, I): one learned diagonal Gaussian per head.
 
-    E k(x, y) = exp(mu . t + |exp(sigma / 2) t|^2 / 2 - |x'|^2 - |y'|^2) with t = x' + y'.
+    E K(x, y) = exp(mu . t + |exp(sigma / 2) t|^2 / 2 - |x'|^2 - |y'|^2) with t = x' + y'.
     """
 
     info = spectral_info(PRF, "x'(e^½σ w + μ)", CLOSED_FORM)
@@ -188,7 +194,7 @@ class FastfoodRks(Rks):
 
 
 class FastfoodPrf(Prf):
-    """PRF with the frequencies of `FastfoodRks`, as in the released forward pass; the released constructor fails."""
+    """PRF with the frequencies of `FastfoodRks`, as in the released class's forward pass; its constructor fails."""
 
     info = spectral_info(PRF, "SHGPHB x' / √{size}", FASTFOOD, complexity="L D Dh")
 
@@ -204,11 +210,11 @@ class FastfoodPrf(Prf):
 
 
 class GenerativeRks(Rks):
-    """RKS with frequencies G(noise), noise ~ N(0, I), of a small network G, shared by the heads; |omega_i| < 1.
+    """RKS with frequencies omega = G(noise), noise ~ N(0, I), of a small network G shared by the heads; |omega_i| < 1.
 
     Args:
-        noise_width: input width of G in units of Dh.
-        hidden_widths: hidden widths of G in units of Dh.
+        noise_width: input width of G, divided by Dh.
+        hidden_widths: widths of the hidden layers of G, divided by Dh.
     """
 
     info = spectral_info(RKS, "x' G(noise)", "the explicit L x L weights; G layer by layer")
@@ -229,7 +235,7 @@ class GenerativeRks(Rks):
 
 
 class GenerativePrf(Prf):
-    """PRF with the frequencies of `GenerativeRks`; see there for the arguments."""
+    """PRF with the frequencies of `GenerativeRks`; the arguments are those of that class."""
 
     info = spectral_info(PRF, "x' G(noise)", "the explicit L x L weights; G layer by layer")
 
@@ -248,10 +254,10 @@ class GenerativePrf(Prf):
 
 
 class Mixture(Spectrum):
-    """Frequencies Sigma^T w +- mu.
+    """Frequencies Sigma^T w + mu and Sigma^T w - mu, w ~ N(0, I).
 
-    Initialised as in the released code: Sigma [H, Dh, Dh] by Xavier's rule for the whole tensor, with fan-in Dh^2, and
-    mu within +-1 / Dh, so that the kernel starts flat.
+    Initialised as in the released code: Sigma [H, Dh, Dh] by Xavier's uniform rule for the whole tensor, whose fan-in
+    is Dh^2, and mu [H, Dh] uniform within +-1 / Dh. These values are small, so the kernel is almost constant at first.
     """
 
     def __init__(self, heads: int, head_dim: int, samples: int) -> None:
@@ -266,9 +272,10 @@ class Mixture(Spectrum):
 
 
 class Gaussian(Spectrum):
-    """Frequencies exp(sigma / 2) w + mu.
+    """Frequencies exp(sigma / 2) w + mu, w ~ N(0, I).
 
-    Initialised as in the released code: sigma [H, Dh] by Xavier's rule, mu within +-1 / sqrt(Dh).
+    Initialised as in the released code: sigma [H, Dh] by Xavier's uniform rule, mu [H, Dh] uniform within
+    +-1 / sqrt(Dh).
     """
 
     def __init__(self, heads: int, head_dim: int, samples: int) -> None:
@@ -283,14 +290,15 @@ class Gaussian(Spectrum):
 
 
 class FastFood(Spectrum):
-    """V = S H G P H B / sqrt(N), a structured approximation of an N x N Gaussian matrix.
+    """Frequencies V^T, where V = S H G P H B / sqrt(N) approximates a Gaussian matrix.
 
-    H is the Hadamard matrix of N = Dh, or the next power of two (x is zero-padded, so columns of V are left out); S, G,
-    B are learned diagonals, P a random permutation. V is formed: on a CPU that is faster than butterflies on x.
+    H is the Hadamard matrix [N, N], with N = Dh or the next power of two. If N > Dh, x is padded with zeros, so the
+    last columns of V are left out. S, G and B are learned diagonal matrices, and P is a random permutation. V is
+    computed explicitly, because on a CPU this is faster than a fast Hadamard transform of x.
 
     Args:
-        init: `classic` starts S, G, B as Le et al. draw them, so that each row of V is N(0, I) and the kernel Gaussian;
-            `released` starts them as N(0, 1 / N), so that V x is close to 0.
+        init: `classic` starts S, G, B as Le et al. draw them, so that each row of V is N(0, I) and the kernel is
+            Gaussian at first; `released` starts them from N(0, 1 / N), so that V x is close to 0.
 
     Source:
         Le et al. 2013, Fastfood.
@@ -303,9 +311,9 @@ class FastFood(Spectrum):
         super().__init__(torch.randperm(size), size)
         self.head_dim, self.size = head_dim, size
         if size != head_dim:
-            self.deviations = (f"Dh = {head_dim} is no power of two, so V is of {size} and is divided by √{size}",)
+            self.deviations = (f"Dh = {head_dim} is no power of two, so V has size {size} and is divided by √{size}",)
         matrix = torch.tensor(hadamard(size), dtype=torch.get_default_dtype())
-        self.register_buffer("hadamard", matrix, persistent=False)  # follows from the size alone
+        self.register_buffer("hadamard", matrix, persistent=False)  # not saved: a function of the size
         s, g, b = torch.randn(3, size) * size**-0.5
         if init == "classic":
             g, b = torch.randn(size), torch.randint(2, (size,)) * 2.0 - 1.0
@@ -323,13 +331,14 @@ class FastFood(Spectrum):
 
 
 class Generator(Spectrum):
-    """omega = G(noise): noise [m, w] -> [m, Dh], hidden layers Linear, BatchNorm, LeakyReLU, then Linear, tanh.
+    """Frequencies omega [m, Dh] = G(noise [m, w]) of a network G.
 
-    Widths are in units of Dh. The normalisation is over the m noise samples, which do not depend on examples, and the
-    same in training and evaluation: there are no running averages.
+    A hidden layer of G is Linear, BatchNorm and LeakyReLU; the last layer is Linear and tanh. Widths are divided by Dh.
+    BatchNorm normalises over the m noise samples, which do not depend on examples. It has no running averages, so it is
+    the same in training and evaluation.
     """
 
-    deviations = ("the generator's normalisation keeps no running averages, in evaluation either",)
+    deviations = ("in evaluation, too, the generator's batch norm is over the noise samples, without running averages",)
 
     def __init__(self, head_dim: int, *, samples: int, noise_width: float, hidden_widths: list[float]) -> None:
         widths = [max(1, int(width * head_dim)) for width in (noise_width, *hidden_widths)]
@@ -359,12 +368,12 @@ def scaled(x: Tensor) -> Tensor:
 
 
 def rks(x: Tensor, omega: Tensor, samples: int, smoothing: float) -> Tensor:
-    """Return [cos, sin](x Omega) / sqrt(samples), then the constant `smoothing`: [..., Dh] -> [..., 2 m + 1]."""
+    """Return the features [cos, sin](x Omega) / sqrt(samples) and `smoothing` [..., 2 n + 1]; Omega [..., Dh, n]."""
     return _Waves.apply(x @ omega, samples**-0.5, smoothing)
 
 
 class _Waves(torch.autograd.Function):
-    """angles [..., m] -> [cos * factor, sin * factor, constant] [..., 2 m + 1]; saves only its output."""
+    """Map angles [..., n] to [cos * factor, sin * factor, constant] [..., 2 n + 1]; only the output is saved."""
 
     @staticmethod
     def forward(ctx, angles: Tensor, factor: float, constant: float) -> Tensor:
@@ -380,10 +389,11 @@ class _Waves(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
         (waves,) = ctx.saved_tensors
         samples = waves.shape[-1] // 2
+        # Both contain the factor already.
         cos, sin = waves[..., :samples], waves[..., samples:-1]
         return torch.addcmul(grad[..., samples:-1] * cos, grad[..., :samples], sin, value=-1), None, None
 
 
 def log_prf(x: Tensor, omega: Tensor) -> Tensor:
-    """Return x Omega - |x|^2 - log(m) / 2: [..., Dh] -> [..., m]."""
+    """Return log phi(x) = x Omega - |x|^2 - log(m) / 2: [..., Dh] -> [..., m]."""
     return x @ omega - (x.square().sum(dim=-1, keepdim=True) + 0.5 * math.log(omega.shape[-1]))

@@ -1,11 +1,11 @@
-"""Synthesizer: softmax(S) V, where S is learned or computed from each token alone.
+"""Synthesizer: softmax(S) V, where the scores S are learned, or computed from the token of the query alone.
 
 factorized   S_h = A_h B_h^T, A and B [Lmax, k]
 random       S_h = R_h, a table [Lmax, Lmax]
 dense        S_h,i = W2 relu(W1,h x_i), W2 [Lmax, Dh] for all heads
 
-With the dot product, S + Q K^T scale (the paper's mixture). Tables are cut to L positions; padded keys are masked.
-O(L^2 H) memory in training.
+With `dot_product` the scores are S + Q K^T scale, the paper's mixture. Tables are cut to the L positions of an input,
+and padded keys are masked. Training takes O(L^2 H) memory.
 """
 
 from dataclasses import replace
@@ -25,9 +25,9 @@ class Synthesizer(Mixer):
     """Attention with synthetic scores.
 
     Args:
-        kind: `factorized`, `random` or `dense`.
-        rank: k of the factorized kind.
-        dot_product: add Q K^T scale to S; without it there are no queries and keys.
+        kind: form of S: `factorized`, `random` or `dense`.
+        rank: k, the rank of a factorized S_h.
+        dot_product: add Q K^T scale to S; without it there are no query and key projections.
     """
 
     info = MixerInfo(
@@ -63,7 +63,7 @@ class Synthesizer(Mixer):
         self.value = project_in(config)
         self.out = project_out(config)
         self.dropout = Dropout(config.dropout)
-        # The scores of a table start with variance 1: weights of different sizes, none of them large.
+        # Learned scores start with variance 1, so that the weights of a query differ, but none dominates.
         if kind == "factorized":
             self.rows = nn.Parameter(torch.randn(config.heads, config.max_positions, rank) * rank**-0.25)
             self.columns = nn.Parameter(torch.randn(config.heads, config.max_positions, rank) * rank**-0.25)
@@ -80,7 +80,11 @@ class Synthesizer(Mixer):
         return self.out(merge_heads(attend(x, v, mask)))
 
     def _weigh_factors(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Compute scores as one product of concatenated factors, for fused kernels; q, k, v are padded to one width."""
+        """Return the outputs [B, H, L, Dh] if S is a product of factors.
+
+        The factors of S and the queries and keys are concatenated, so that a fused kernel computes all scores as one
+        product. Such kernels need q, k and v of the same width, so the narrower ones are padded.
+        """
         if self.kind == "factorized":
             q, k = (table[:, : x.shape[1]].expand(len(x), -1, -1, -1) for table in (self.rows, self.columns))
         else:
@@ -99,10 +103,11 @@ class Synthesizer(Mixer):
             scores = scores + query @ key.transpose(-2, -1)
         if mask is not None:
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        # Expanded to all documents, because each has its own dropout noise.
         return self.dropout(scores.softmax(dim=-1).expand(len(x), -1, -1, -1)) @ v
 
     def _dense(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return relu(W1 x) and W2 [B, H, L, Dh]; a bias of W2 is one more column, multiplied by ones."""
+        """Return the factors of S: relu(W1 x) and W2, both [B, H, L, Dh], or one column more for a bias of W2."""
         q = split_heads(self.hidden(x), self.config.heads).relu()
         k = self.synthesise.weight[: x.shape[1]]
         if self.synthesise.bias is not None:
@@ -111,6 +116,6 @@ class Synthesizer(Mixer):
         return q, k.expand(*q.shape[:2], -1, -1)
 
     def _query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scaled queries, and keys [B, H, L, Dh]."""
+        """Return the queries, times the scale, and the keys, both [B, H, L, Dh]."""
         query, key = (split_heads(project(x), self.config.heads) for project in (self.query, self.key))
         return query * self.scale, key

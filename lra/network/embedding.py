@@ -65,7 +65,8 @@ class Embedding(nn.Module):
         if self.cls_position:
             x = torch.where(position == 0, self.cls, x)
         if self.positions is not None:
-            shift = int(has_cls and not self.cls_position)  # position 0 is then that of the first token
+            # If the CLS has no position vector, the first token has that of position 0.
+            shift = int(has_cls and not self.cls_position)
             x = x + embedding((packed.position - shift).clamp(0, len(self.positions) - 1), self.positions)
         return torch.where(position == 0, self.cls, x) if has_cls and not self.cls_position else x
 

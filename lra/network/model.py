@@ -196,7 +196,7 @@ def _check(spec: TaskSpec, architecture: Architecture) -> None:
     if not architecture.out_proj and qkv_dim != dim:
         raise UserError(f"model.qkv_dim={qkv_dim}: expected model.dim={dim} in a variant without output projection")
     if architecture.norm_over == "batch" and spec.objective != "classify":
-        raise UserError(f"model.norm_over=batch: expected a task that classifies, {spec.name} does not; use null")
+        raise UserError(f"model.norm_over=batch: expected a classification task, {spec.name} is not one; use null")
     if architecture.positions == "sinusoidal" and dim % 2:
         raise UserError(f"model.positions=sinusoidal: expected an even model.dim, got {dim}")
 
@@ -209,9 +209,7 @@ def _check_mixer(mixer: Mixer, *, masks: bool, pooling: str) -> None:
     if mixer.config.causal and not mixer.can_be_causal:
         raise UserError(f"{name} has no causal form, which this task needs: choose another attention")
     if mixer.causal and pooling in ("cls", "first"):
-        raise UserError(
-            f"{name} is causal, so model.pooling={pooling} reads only the first token: use model.pooling=mean or last"
-        )
+        raise UserError(f"{name} is causal, so model.pooling={pooling} reads only the first position: use mean or last")
     if masks and pooling != "none" and not mixer.maskable:
         raise UserError(f"{name} cannot mask padding: use model.key_mask=false (protocol=paper) or another attention")
     if not mixer.config.out_proj and not mixer.projects_out:

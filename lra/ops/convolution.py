@@ -2,7 +2,8 @@
 
 A mode is one complex state s with its rate, Re rate < 0. The causal forms are exactly causal. A Fourier transform over
 all positions would not be, because its rounding errors would carry later inputs into earlier outputs.
-Legend: B batch, L positions, D channels, N modes.
+Legend: B batch, L positions, D channels, N modes; from and to: positions of an input and an output in a chunk. Sizes
+side by side, such as `from 2`, are one flattened axis.
 """
 
 import torch
@@ -23,7 +24,7 @@ def short_convolution(x: Tensor, weight: Tensor, later: int = 0) -> Tensor:
     x [B, L, C], zero outside of its L positions, weight [C, taps] -> y [B, L, C]; `later`: number of later positions
     that an output reads.
     """
-    if x.device.type == "cuda":  # cuDNN's deterministic kernels for one channel per group take seconds
+    if x.device.type == "cuda":  # cuDNN's deterministic kernels for depthwise convolutions take seconds
         return sum_of_shifted(pad(x, (0, 0, weight.shape[1] - 1 - later, later)), weight)
     dtype = autocast_dtype(x)
     return _ShortConvolution.apply(x.to(dtype), weight.to(dtype), later)
@@ -186,7 +187,7 @@ def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
     decay = powers(rate, lags)  # [N, SHORT + 1]
     # A complex factor a + i b as a real matrix: [Re z, Im z] @ [[a, b], [-b, a]] is [Re, Im] of z (a + i b).
     factors = torch.stack([torch.view_as_real(decay), torch.view_as_real(1j * decay)], dim=-2)  # [N, SHORT + 1, 2, 2]
-    # Indices [input, output] into the factors with SHORT - 1 zeros in front; negative lags read these zeros.
+    # Indices [from, to] into the factors with SHORT - 1 zeros in front; negative lags read these zeros.
     lags = lags[:SHORT] - lags[:SHORT].unsqueeze(-1) + SHORT - 1
     by_lag = pad(factors[:, :SHORT], (0, 0, 0, 0, SHORT - 1, 0))[:, lags]  # [N, from, to, 2, 2]
     inside, from_state, states = [], [], []

@@ -1,8 +1,8 @@
 """Draw training noise as a pure function of (seed, step, layer, document, head, row, column).
 
 A row is a position or a query, a column a channel or a key. Noise does not depend on padding, packing or
-micro-batches, and a resumed run needs no random state. On a CPU, 16-bit words of a random generator are compared with
-a threshold; on accelerators and in compiled blocks, hashes of the coordinates are.
+micro-batches, and a resumed run needs no random state. A CPU compares 16-bit words of a random generator with a
+threshold. Accelerators and compiled blocks compare a hash of the coordinates with it instead.
 Legend: B documents, H heads, L positions, F channels, m keys, R rows of a packed batch.
 """
 
@@ -40,7 +40,7 @@ class Keyed(nn.Module):
         self.key: tuple[int, int, int] | None = None  # seed, step, layer
         self.documents: Sequence[int] = ()  # [B] indices of the documents in the step's batch
         self.hash_words: Tensor | None = None  # [B] int32, one random word per document
-        self.seed: Tensor | None = None  # int64 scalar on the host, sum of `hash_words`: seed of fused kernels
+        self.seed: Tensor | None = None  # int64 scalar on the host, sum of `hash_words`; dropout seed of fused kernels
         self.hashed = False  # True: hash the coordinates on a CPU, too
 
     def hash(self, x: Tensor, packed: Packed | None = None, columns: Tensor | None = None) -> Tensor:
@@ -51,13 +51,13 @@ class Keyed(nn.Module):
         self.check_key(x, packed)
         if self.hashed and x.numel() >= 2**31:  # compiled code would hash in 64 bits and drop a different fraction
             raise UserError("train.compile: 2^31 or more dropout values in one call; use a smaller train.micro_batch")
-        assert self.hash_words is not None  # by `check_key`
+        assert self.hash_words is not None  # ensured by `check_key`
         words, device, has_heads = self.hash_words.to(x.device), x.device, x.dim() > 3  # words [B]
         columns = torch.arange(x.shape[-1], dtype=torch.int32, device=device) if columns is None else columns.int()
         if packed is not None:
             words, rows = words[packed.document].unsqueeze(1), packed.position.unsqueeze(1)  # [R, 1]
         else:
-            axes = x.shape[1 + has_heads : -1]  # axes between the document's, or the heads', and the columns
+            axes = x.shape[1 + has_heads : -1]  # sizes of the axes between documents (or heads) and columns
             rows = torch.arange(prod(axes), dtype=torch.int32, device=device).view(*axes, 1)
             if has_heads:
                 heads = torch.arange(x.shape[1], dtype=torch.int32, device=device)
@@ -109,7 +109,7 @@ class Dropout(Keyed):
         return 1 / (1 - self.p)
 
     def draws_indices(self, x: Tensor, packed: Packed | None) -> bool:
-        """Return True if the indices of dropped values are drawn: on a CPU, in blocks and batches that do not hash."""
+        """Return True if indices of dropped values are drawn: on a CPU, unless noise is hashed or x is packed."""
         return self.drops and x.device.type == "cpu" and not self.hashed and packed is None
 
     def indices(self, x: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class Dropout(Keyed):
                 bits = streams.pcg(seed, "dropout", step, layer, document, head)
                 for of_row in draws:
                     of_row[:] = bits.random_raw(draws_of_row)
-                    bits.advance(JUMP - draws_of_row)  # so a row's first draw does not depend on m
+                    bits.advance(JUMP - draws_of_row)  # so that a row's first draw does not depend on m
                 yield np.flatnonzero(draws.view(np.uint16)[:, :width] < level) + head * of_head
 
 

@@ -49,7 +49,7 @@ class Moments(torch.autograd.Function):
     def backward(ctx, by_mean: Tensor, by_gram: Tensor) -> tuple[Tensor, None]:
         x, key_mask, mean = ctx.saved_tensors
         twice = (by_gram + by_gram.mT).to(x.dtype)  # [B, D, D]
-        # The gradient of x_j is (x_j - m) twice + d m / count; all terms without x_j are the same for every position.
+        # The gradient of x_j is (x_j - m) twice + by_mean / count; the terms without x_j are equal for all positions.
         shared = by_mean.unsqueeze(1) / ctx.count - mean @ twice.double()  # [B, 1, D]
         return zero_padding_(torch.baddbmm(shared.to(x.dtype), x, twice), key_mask), None
 
@@ -93,7 +93,7 @@ def gram_of(x: Tensor) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a @ b for a [M, K] and b [K, N], or a [H, M, K] and b [H, K, N]; none of the sizes is the length.
+    """Return a @ b for a [M, K] and b [K, N], or a [H, M, K] and b [H, K, N]; no axis is over positions.
 
     `dtype` is the type in which the products over positions are computed. If it is bf16, a CPU multiplies two matrices
     in bf16, and stacks of one matrix per head in fp32. Otherwise a CPU rounds less than plain fp32 products do.
@@ -131,7 +131,7 @@ def small_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class ProductByHead(torch.autograd.Function):
-    """Matrix product a [H, M, K] @ b [H, K, N] with a gradient; none of the sizes is the length.
+    """Matrix product a [H, M, K] @ b [H, K, N] with a gradient; no axis is over positions.
 
     A CPU computes it in float64, one head at a time, so that the factors of a head stay in the cache.
     """

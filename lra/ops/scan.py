@@ -19,9 +19,13 @@ from lra.ops.device import cumulative_sum
 CHUNK = 64  # number of positions in a chunk
 SMALL_CHUNK = 32  # number of positions in a chunk of a recurrence with a decay per channel or a delta rule
 BLOCK = 4  # number of positions in a block of `channel_scores`
-TILE = 1 << 19  # maximum elements of a tile's queries (or values, if wider) on a CPU; half or double: steps 5 % slower
-FAR = -80.0  # summed log decays below it count as -inf: `exp` and products of denormal numbers are many times slower
-HEADROOM = 0.75  # fraction of the exponent range for the decays of a block; the rest is for the queries and keys
+# Maximum number of query (or, if wider, value) elements in a tile on a CPU; with half or twice as many elements a step
+# was 5 % slower.
+TILE = 1 << 19
+# Summed log decays below this count as -inf, because `exp` and products of denormal numbers are many times slower.
+FAR = -80.0
+# Fraction of the exponent range for the decays of a block; the rest is for the queries and keys that they multiply.
+HEADROOM = 0.75
 
 
 def both_ways(recurrence: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -128,7 +132,7 @@ def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inpu
 
     def tile_of(*parts: Tensor) -> tuple[Tensor, Tensor]:
         *tile, state = parts
-        # With chunks first, each tile is contiguous: otherwise every product would copy its factors.
+        # With the chunk axis first, tiles are contiguous; otherwise every product would copy its factors.
         chunks = [x.movedim(-3, 0).contiguous() for x in in_chunks(chunk, *tile)]
         y, state = recurrence(*chunks, state)
         return y.movedim(0, -3).flatten(-3, -2)[..., : tile[0].shape[-2], :], state
@@ -230,7 +234,8 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
         kept: [..., 1, M], decay of the whole chunk.
     """
     chunk, size = g.shape[-2], min(BLOCK, g.shape[-2])
-    # A quotient within a block must not overflow, so decays are clamped to exp(-22) in fp32, below rounding.
+    # Clamp decays to at least exp(-22) in fp32, so that no quotient within a block overflows. What a smaller decay lets
+    # through is below the rounding error.
     lowest = -HEADROOM * math.log(torch.finfo(g.dtype).max) / (BLOCK - 1)
     first, *others = g.clamp(min=lowest).exp().unflatten(-2, (-1, size)).unbind(-2)  # each [..., blocks, M]
     rows = [torch.ones_like(first)]
