@@ -40,7 +40,7 @@ class Sinkhorn(Attention):
         complexity="L (b + L / b) D",
         linear_memory=True,
         reference="explicit loops; sinkhorn-transformer",
-        deviations=("R is computed from sums of keys; the paper sums the inputs, whose projections the keys are",),
+        deviations=("R is computed from sums of keys; the paper computes it from sums of inputs",),
     )
 
     def __init__(
