@@ -168,7 +168,7 @@ def test_bert_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         stored, other, changes, sizes = arguments
         with pytest.raises(UserError, match=message):
             start(stored, other, changes, **sizes)
-    with pytest.raises(UserError, match="16 positions, and the task has 17 with the CLS"):
+    with pytest.raises(UserError, match="16 positions, but the task needs 17, CLS included"):
         start(weights(), task_of(tmp_path, vocabulary, max_len=16))
     with pytest.raises(UserError, match="has no lower-cased text"):
         start(weights(), task_of(tmp_path, vocabulary, lower_case=False))

@@ -135,7 +135,7 @@ def test_outputs_that_are_not_finite_are_wrong_answers_and_no_result(cli: Comman
     """The weights break in the final test: class 0, which `argmax` gives for NaN, is no answer."""
     ended = command("--multirun", *TINY, "out=runs", inside=when(lra.runs.run, "evaluate", 1, nan_weight))
     run = record.read(run_folder() / record.NAME)
-    assert "test: outputs of 29 of 29 are NaN or infinite; they count as wrong" in ended.err
+    assert "test: 29 of 29 predictions are NaN or infinite, and count as wrong" in ended.err
     assert (run["test"]["last"]["correct"], run["test"]["last"]["not_finite"]) == (0, 29)
     assert "1 not finite" in Path("runs/README.md").read_text()
     assert cli(lra.cli.report.main, "runs", "--verify")[0] == 0

@@ -128,5 +128,5 @@ def test_other_data_are_named_before_anything_is_trained(kept: Commands) -> None
     run["provenance"]["data_sha256"] = "0" * 64
     record.write(SIMPLE, run)
     code, _, err = kept(train.main, f"rerun={SIMPLE}")
-    assert (code, err.count(f"data: the run was trained on {'0' * 64} (SHA-256), found ")) == (2, 1)
+    assert (code, err.count(f"data: expected SHA-256 {'0' * 64}, as the run recorded, found ")) == (2, 1)
     assert not Path("reruns").exists()

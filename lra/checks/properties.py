@@ -18,8 +18,8 @@ from lra.records import tensors
 
 SPREADS = (0.0, 10.0)  # scale factors: checks run on standard normal inputs times 0 and times 10
 REGISTERS = ("_parameters", "_buffers", "_modules")  # attributes in which torch registers tensors and modules
-STEPS = (1e-6, 1e-4)  # of finite differences: short ones cross few kinks, long ones suit mixers that compute in float32
-INPUT = "the input"  # its name in messages
+STEPS = (1e-6, 1e-4)  # step sizes of finite differences: small ones cross few kinks, large ones suit float32 mixers
+INPUT = "the input"  # name of the input in messages
 
 
 def registered(subject: Subject) -> None:
@@ -61,7 +61,7 @@ def loaded(subject: Subject) -> None:
 
 @torch.no_grad()
 def shape(subject: Subject) -> None:
-    """Call `Mixer.mix`, which raises UserError for outputs without the input's shape and its or autocast's type."""
+    """Call `Mixer.mix`, which raises UserError for a wrong shape or type of outputs, with and without autocast."""
     for documents in (1, 2):
         for x in subject.inputs(documents):
             for dtype, autocast in ((torch.float64, False), (torch.float32, False), (torch.float32, True)):
@@ -91,7 +91,7 @@ def device(subject: Subject) -> None:
 
 @torch.no_grad()
 def finite(subject: Subject) -> None:
-    """Check that weights are finite, and outputs for zeros, large inputs, autocast and padding alone."""
+    """Look for NaN and infinity in weights, and in outputs for zeros, large inputs, autocast and padding only."""
     infinite = [name for name, weight in subject.mixer().named_parameters() if not weight.isfinite().all()]
     if infinite:
         subject.case = "when it is made"
@@ -124,7 +124,7 @@ def unchanged(subject: Subject) -> None:
 
 
 def _forms(subject: Subject) -> dict[str, Callable[[], Mixer]]:
-    """Return constructors of the mixer in evaluation mode and in training mode with two documents, by their names."""
+    """Return {phrase for messages: constructor} for evaluation mode, and for training mode with two documents."""
     return {"in evaluation": subject.mixer, "in training": lambda: trained(subject.mixer(), [0, 1])}
 
 
@@ -136,7 +136,7 @@ def _after_seed(seed: int, mixer: Mixer, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def state(subject: Subject) -> None:
-    """Compare the outputs of two calls with the same input, between which a call has other inputs."""
+    """Compare the outputs for the same input before and after a call with another input."""
     for x in subject.inputs(2):
         for form, fresh in _forms(subject).items():
             mixer = fresh()
@@ -182,7 +182,7 @@ def cuts(subject: Subject) -> None:
 
 @torch.no_grad()
 def padding(subject: Subject) -> None:
-    """Compare outputs for half-padded documents with those for other padding values, without padding, without mask."""
+    """Compare outputs at real positions with those for other padding values, without padding, and without a mask."""
     for x in subject.inputs(1, min_length=2) if subject.masks else ():
         real = x.shape[1] // 2
         subject.case += f", {x.shape[1] - real} of them padding"
@@ -223,8 +223,8 @@ def order(subject: Subject) -> None:
 
 
 def graph(subject: Subject) -> None:
-    """Look for a gradient that is None although the outputs depend on that weight or on the input."""
-    *_, x = subject.inputs(2)  # the longest one: a short document may not use every weight
+    """Check that a gradient reaches the input, and every weight on which the outputs depend."""
+    *_, x = subject.inputs(2)  # the longest input, since a short one may not use every weight
     mixer = trained(subject.mixer(), [0, 1])
     given = x.clone().requires_grad_()
     y = mixer(given)

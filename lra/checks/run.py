@@ -27,7 +27,7 @@ class Check:
 
     name: str
     claim: str  # the property as a clause
-    test: Callable[[Subject], None]  # raises CheckFailed
+    test: Callable[[Subject], None]  # raises CheckFailed if the property does not hold
     quick: bool = True  # also run before a training run
     first: bool = False  # if it fails, the checks after it do not run
 
@@ -147,6 +147,6 @@ def _check_computes(mixer: Mixer, masked: bool, device: str) -> None:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             mixer(x, mask)
     except UserError:
-        return  # the checks report UserErrors
+        return  # the checks report UserErrors themselves
     except Exception as error:
         raise UserError(f"{type(mixer).__name__} cannot compute: {_one_line(error)}; {FULL_ERROR}") from error

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lra.network.model import Model
 
 CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.json", "vocab.txt", "[CLS]"
-HUB = "hub:"  # prefix of models on the Hugging Face hub
+HUB = "hub:"  # prefix of `init.folder` for models on the Hugging Face hub
 REPOSITORY = re.compile(r"hub:([\w.-]+/)?\w[\w.-]*")
 TABLES = ("word", "position", "token_type")  # BERT's embedding tables
 BLOCKS = {  # settings of the model that are the same in BERT models of all sizes
@@ -35,7 +35,7 @@ BLOCKS = {  # settings of the model that are the same in BERT models of all size
     "positions": "learned", "cls_position": True, "embedding_norm": True,
     "feed_forward_activation": "gelu", "feed_forward_dim": None,
 }  # fmt: skip
-LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")  # index of the block, part, end
+LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")  # block index, part, weight or bias
 PARTS = {  # names of the parts of a block: in BERT's files, and in `Block`
     "attention.self.query": "mixer.query",
     "attention.self.key": "mixer.key",
@@ -89,7 +89,7 @@ class Bert(InitialWeights):
         positions, wanted = positions + segments[0], len(model.embedding.positions)  # type: ignore[arg-type]
         if len(positions) < wanted:
             raise UserError(
-                f"{self.path}: {len(positions)} positions, and the task has {wanted} with the CLS; shorten the task"
+                f"{self.path}: {len(positions)} positions, but the task needs {wanted}, CLS included; shorten the task"
             )
         return {
             "embedding.tokens.weight": words,
@@ -119,7 +119,7 @@ class Bert(InitialWeights):
             raise UserError(f"{self.path.with_name(CONFIG)}: expected hidden_act gelu and absolute positions")
 
     def _check_vocabulary(self, task: "Task") -> list[str]:
-        """Return BERT's vocabulary. Raises UserError if the task has other tokens, or only one of them lower-cases."""
+        """Return BERT's vocabulary. Raises UserError if the task's tokens or lower-casing differ from BERT's."""
         path = self.path.with_name(VOCABULARY)
         vocabulary = vocabulary_of(path)
         if CLS not in vocabulary:

@@ -18,7 +18,7 @@ from lra.runs.loggers import loggers_of
 from lra.runs.settings import Settings
 from lra.training.recipe import Pretrain, Recipe, carried
 
-if TYPE_CHECKING:  # torch takes seconds to import; --help and --cfg shall not wait for it
+if TYPE_CHECKING:  # torch takes seconds to import, and --help and --cfg do not need it
     from lra.mixers._backend import Scan
     from lra.network.model import Model
 
@@ -61,7 +61,7 @@ class PretrainingPhase:
 
 
 def assemble(settings: Settings) -> Components:
-    """Resolve the task, the attention, the model and the recipe, and check that they fit together."""
+    """Return the task, model and recipe of a configuration, after checking that they fit together."""
     from lra.mixers._backend import scan_of
 
     with configure.blamed("task", settings.task):
@@ -74,12 +74,12 @@ def assemble(settings: Settings) -> Components:
             f"train.micro_batch={recipe.micro_batch}: model.norm_over=batch takes the moments of a whole batch; use "
             f"train.micro_batch={recipe.batch_size}"
         )
-    _ = settings.start, loggers_of(settings)  # both raise UserError: for wrong options, or a missing file
+    _ = settings.start, loggers_of(settings)  # may raise UserError: wrong options, or a missing file
     model = _frozen_and_grouped(designed, recipe)
     with configure.blamed("attention", settings.attention):
         made = without_memory(lambda: model(builder.spec))
     mixer, row = made.blocks[0].mixer, None
-    if type(mixer).__module__.split(".")[0] != "lra":  # reports have the names of lra's own mixers
+    if type(mixer).__module__.split(".")[0] != "lra":  # reports have names only of lra's own mixers
         row = {"name": mixer.info.name or type(mixer).__name__, "complexity": f"O({mixer.info.complexity})"}
     components = Components(
         builder=builder,
@@ -125,7 +125,7 @@ def _frozen_and_grouped(designed: "Callable[[TaskSpec], Model]", recipe: Recipe)
 
 
 def _pretraining(settings: Settings, options: Pretrain, components: Components, final: "Model") -> PretrainingPhase:
-    """Return the pretraining phase. Raises UserError if it would not provide all weights of `final` except the head."""
+    """Return the pretraining phase. Raises UserError if it would not provide all of `final` but its head."""
     if settings.init is not None:
         raise UserError("pretrain, init: both set the initial weights; use init=scratch or pretrain=none")
     recipe = parsed(Recipe, {**asdict(settings.train), **options.train}, "pretrain.train.")
@@ -145,7 +145,7 @@ def _pretraining(settings: Settings, options: Pretrain, components: Components, 
         train=recipe,
         # `seed` and `train` above include both. They are reset here so that equal pretrainings have equal keys.
         pretrain=replace(options, seed=None, train={}),
-        probe=None,  # a probe changes no weights
+        probe=None,  # a probe changes no weights, so the key leaves it out
     )
     return PretrainingPhase(
         options=options, settings=phase_settings, components=replace(components, model=pretrained, recipe=recipe)
@@ -153,10 +153,10 @@ def _pretraining(settings: Settings, options: Pretrain, components: Components, 
 
 
 def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size: int) -> None:
-    """Raise UserError if pretraining would not provide a weight of `final`.
+    """Raise UserError if pretraining would not provide a weight that `final` needs.
 
-    This is so if the pretrained model `made` lacks the weight or has it in another shape, as causal mixers may, or if
-    `final` freezes a weight that is not pretrained.
+    The pretrained model `made` may lack the weight or have it in another shape, as causal mixers may, or `final` may
+    freeze a weight that is not pretrained.
     """
     pretrained, wanted = (carried(model.state_dict(), vocab_size) for model in (made, final))
     for name, value in wanted.items():

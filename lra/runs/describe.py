@@ -68,7 +68,7 @@ def describe(components: Components) -> dict[str, Any]:
 
 
 def measure_step(settings: Settings, components: Components) -> dict[str, Any]:
-    """Measure a step on random documents of the maximum length.
+    """Return the measured time and memory of a step on random documents of the maximum length.
 
     Returns:
         examples: number of examples timed: a micro-batch, or 1 if one example is slow.
@@ -155,7 +155,7 @@ def random_split(spec: TaskSpec, examples: int, seed: int) -> Split:
     rng, length = streams.generator(seed, "check"), spec.max_len
     answers = rng.integers(0, spec.classes, examples if spec.objective == "classify" else examples * length)
     document = {
-        # One document, which every example repeats; windows of a language model start at its first `examples` tokens.
+        # One document, which all examples share. Windows of a language model start at its first `examples` tokens.
         "tokens": rng.integers(1, spec.vocab_size, length + examples, dtype=np.uint16),
         "offsets": np.array([0, length]),
         "index": np.zeros(examples * spec.documents, dtype=int),

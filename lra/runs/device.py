@@ -24,13 +24,13 @@ def device_of(name: str) -> str:
 
 def reproducible() -> None:
     """Use deterministic algorithms only; do not fill uninitialised memory, which would take 1 % of a step on a CPU."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # older PyTorch needs it for CUDA products
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # older PyTorch needs it for products on CUDA
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def keep_memory() -> None:
-    """Make glibc reuse freed blocks above 32 MiB and PyTorch cache fewer products; call it before the first product.
+    """Let glibc reuse freed blocks above 32 MiB and limit caches of matrix products; call it before the first one.
 
     By default glibc unmaps large blocks, and the system clears new ones for every operation, which takes a tenth to a
     third of a training step on a CPU.
@@ -55,7 +55,7 @@ def assign_gpu(device: str, number: int) -> None:
 
 
 def threads_at_hand() -> int:
-    """Return the number of threads for this process: its launcher's limit, or the machine's cores / its ranks."""
+    """Return the number of threads for this process: its launcher's limit, or the machine's cores per rank."""
     for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
         granted = os.environ.get(name, "").partition(",")[0]  # OMP_NUM_THREADS may list a number per nesting level
         if granted.isdecimal():
@@ -71,7 +71,7 @@ class PeakMemory:
         if self._cuda:
             torch.cuda.reset_peak_memory_stats()
             return
-        with suppress(OSError):  # not Linux
+        with suppress(OSError):  # no such file: the system is not Linux
             Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets VmHWM, the peak
             self._reset = True
 
@@ -82,4 +82,4 @@ class PeakMemory:
         if not self._reset:
             return None
         status = Path("/proc/self/status").read_text(encoding="utf-8")
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024  # the file has kB
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024  # VmHWM is in kB

@@ -1,7 +1,7 @@
 """Set the initial weights of a run: random, from a file, or from a pretraining that several runs share.
 
 A pretraining is computed once, in a folder of the cache, under a lock. The folder is named by a digest of everything
-that decides the weights: the settings of the pretraining, the data and the environment.
+that determines the weights: the settings of the pretraining, the data and the environment.
 """
 
 import json
@@ -30,7 +30,7 @@ from lra.training.optimizer import Diverged
 from lra.training.recipe import Pretrain, carried
 from lra.training.trainer import Output, Trainer
 
-KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # copied from a pretraining's record to the run's
+KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # entries copied from a pretraining's record to the run's
 FOREVER = -1  # timeout of a lock: wait without limit
 TAKEN = ["embedding", "mixer", "feed_forward", "norms"]  # groups of pretrained weights to load, all but the head
 
@@ -48,7 +48,7 @@ def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
     if start is None:
         return {}
     report = start.load(model, task)
-    not_loaded = [f"; {sum(names.values())} random: {reason}" for reason, names in report["left"].items()]
+    not_loaded = [f"; {sum(names.values())} keep random values: {reason}" for reason, names in report["left"].items()]
     say(f"{job.title}: {sum(report['taken'].values())} tensors from {start.path}{''.join(not_loaded)}")
     return {"init": report}
 
@@ -132,7 +132,7 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
         done = distributed.first_from_any_rank(record.read(folder / RECORD) if (folder / RECORD).exists() else None)
         if done is None:
             done = _pretrain(pretraining, phase.options, task, name, device, stop)
-        if main:  # not earlier: a process may be killed between record and removal
+        if main:  # the checkpoint remains if a process was killed after it wrote the record
             checkpoint.remove(folder)
     report = Checkpoint(folder=str(folder), take=TAKEN).load(trainer.model, task)
     say(f"{job.title}: pretrained weights from {folder} (loss {done['validation']['best']['loss']:.4f})")
@@ -174,6 +174,6 @@ def _pretrain(
             "files": record.sha256(folder, METRICS, WEIGHTS),
             "provenance": provenance.provenance(config, inputs.digest, device, settings.precision, started),
         }
-        record.write(folder, made | entries)  # last: a folder with a record is complete
+        record.write(folder, made | entries)  # written last, because a folder with a record is complete
     distributed.all_reduce_sum(0)  # the other ranks wait until rank 0 has written the files that they read
     return made

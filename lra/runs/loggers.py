@@ -23,7 +23,7 @@ from lra.datasets.task import best_baseline
 from lra.records.runs import read_kept
 from lra.runs.settings import Settings
 
-if TYPE_CHECKING:  # lra.runs.build imports this module to check the options of loggers
+if TYPE_CHECKING:  # not at run time, because lra.runs.build imports this module
     from lra.runs.build import Job
 
 TAGS = ("task", "attention", "variant", "protocol")  # attributes of a cell that become tags
@@ -39,7 +39,7 @@ class TensorBoard:
         _require("tensorboard")
 
     def start(self, job: "Job") -> None:
-        """Open the event file; `purge_step` hides what an earlier process wrote."""
+        """Open the event file; `purge_step=0` hides what an earlier process wrote."""
         from torch.utils.tensorboard import SummaryWriter
 
         first = {name.title(): getattr(job.cell, name) for name in TAGS} | {"Seed": job.settings.seed}
@@ -49,7 +49,7 @@ class TensorBoard:
             for key, value in configure.dotted(job.settings.config_key)
             if not isinstance(value, dict) and not key.endswith("_partial_")
         }
-        self._config = first | options  # HPARAMS lists capitalised names first, so the cell before the options
+        self._config = first | options  # HPARAMS lists capitalised names first, so the cell precedes the options
         self._writer = SummaryWriter(job.folder, purge_step=0)
 
     def log(self, step: int, values: dict[str, float]) -> None:

@@ -35,7 +35,7 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
 
     Args:
         path: a run's folder, or `FOLDER/runs.jsonl/RUN`.
-        current: settings of this command: folders, packages and device, which change no result.
+        current: settings of this command, which give what a record lacks: folders, packages and device.
         default_out: write to `reruns/NAME` instead of `current.out`, where NAME is the run's results folder.
 
     Returns:
@@ -47,7 +47,7 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
     kept = read_kept(path)
     earlier, folder = kept.record, path.parent if path.name == RECORD else path
     if default_out:
-        above = folder.absolute().parts[: -_levels(earlier)]  # for a kept run they end with runs.jsonl, removed below
+        above = folder.absolute().parts[: -_levels(earlier)]  # may end with runs.jsonl, which is skipped below
         current = replace(current, out=str(Path(RERUNS, [part for part in above if part != RUNS][-1])))
     job = _job(earlier, folder, _settings(folder, earlier, current))
     if job.folder.resolve() == folder.resolve():
@@ -59,7 +59,7 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
     expected = earlier.provenance.data_sha256
     found = job.components.builder.build(DataConfig.of(job.settings)).digest
     if expected not in (None, found):
-        raise UserError(f"data: the run was trained on {expected} (SHA-256), found {found}")
+        raise UserError(f"data: expected SHA-256 {expected}, as the run recorded, found {found}")
     if RunFolder.of(job).is_done:
         raise UserError(f"{job.folder}: holds an earlier rerun; delete it, or choose another out=...")
     from lra.runs.run import run  # not at the top, because it imports torch
@@ -99,7 +99,7 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
         **asdict(current),
         **{key: value for key, value in config.items() if key not in ("init", "code")},
         "init": None,
-        "threads": earlier.provenance.threads,  # sums round differently with other threads or libraries
+        "threads": earlier.provenance.threads,  # another number of threads, or library, rounds sums differently
         "products": earlier.provenance.products or current.products,
         "device": device if current.device == "auto" else current.device,
         # The files of both runs are compared, so save the weights if the earlier run did.
@@ -150,7 +150,7 @@ def comparable_results(whole: RunRecord) -> dict[str, Any]:
 
 
 def measurements(kept: Run) -> list[dict[str, Any]]:
-    """Return the evaluations of a run without seconds and probes."""
+    """Return the evaluations of a run without times and probe measurements."""
     return [{key: value for key, value in line.items() if key not in ASIDE} for line in kept.metrics]
 
 

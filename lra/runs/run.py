@@ -1,4 +1,4 @@
-"""Train and test one run in its folder; under torchrun each rank does so."""
+"""Train and test one run in its folder, on every rank under torchrun."""
 
 import io
 import multiprocessing
@@ -57,7 +57,7 @@ class Attempt:
 
 
 def run(job: Job) -> Status:
-    """Train a run in its folder.
+    """Train and test a run in its folder, and return its status.
 
     Returns:
         finished, skipped (finished before), diverged or failed.
@@ -121,7 +121,7 @@ def _check_ranks(job: Job) -> None:
     """Raise UserError if torchrun started more ranks than can share a batch."""
     ranks, batch_size = distributed.started_with(), job.settings.train.batch_size
     norm_over = job.settings.model.norm_over
-    max_ranks = 1 if norm_over == "batch" else batch_size  # each rank needs an example; batch norm, the batch
+    max_ranks = 1 if norm_over == "batch" else batch_size  # batch norm needs the batch; else a rank needs an example
     if ranks > max_ranks:
         raise UserError(
             f"torchrun started {ranks} processes: at most {max_ranks} can share a batch of train.batch_size="
@@ -133,7 +133,8 @@ def _check_ranks(job: Job) -> None:
 def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> Iterator[Attempt]:
     """Yield an attempt to train a run on every rank.
 
-    Rank 0 locks the folder first, and writes the record afterwards, also after an error. The other ranks wait for it.
+    Rank 0 locks the folder first, and writes the record afterwards, also after an error. The other ranks wait for
+    rank 0.
     """
     attempt = Attempt(Loggers(job))
     if not distributed.is_main():
@@ -144,7 +145,7 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
         attempt.status = attempt.status or Status.FAILED
         return
     folder = RunFolder.of(job)
-    with nullcontext() if folder.is_done else folder.lock():  # a complete run may be read-only
+    with nullcontext() if folder.is_done else folder.lock():  # no lock: a complete run may be read-only
         if folder.is_done:  # another process may have finished it before the lock was free
             attempt.status = _skipped(job, folder)
             yield attempt
@@ -159,7 +160,7 @@ def _skipped(job: Job, folder: RunFolder) -> Status:
     The checkpoint of a finished run is deleted, and its metrics are logged.
     """
     status, _ = folder.status()
-    (folder.path / ERRORS).unlink(missing_ok=True)  # an earlier command may have been refused
+    (folder.path / ERRORS).unlink(missing_ok=True)  # left by an earlier command that was refused
     say(f"{job.title}: {status} before, nothing to do ({folder.path})")
     if status != Status.FINISHED:
         return status
@@ -170,7 +171,7 @@ def _skipped(job: Job, folder: RunFolder) -> Status:
 
 @contextmanager
 def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt: Attempt) -> Iterator[None]:
-    """Write the record when the body finishes, pauses or fails; after a UserError write error.log alone."""
+    """Write the record when the body finishes, pauses or fails; after a UserError, write only error.log."""
     started, config = provenance.now(), job.settings.config_key
     paused: Paused | None = None
     folder.clear()  # from here on a folder without a record means that the run was killed
@@ -228,7 +229,7 @@ def _trainer(job: Job, task: Task, device: str, stop: StopFlag, attempt: Attempt
     attempt.results |= load_initial_weights(job, model, task)
     if checked := check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device):
         attempt.results["checked"] = checked
-    with stop:  # compiling blocks may take minutes
+    with stop:  # compilation may take minutes, and a signal then pauses the run
         trainer = trainer_of(job, task, model.to(device), device, attempt.loggers.log)
     distributed.pause_all(stop.signalled())
     return trainer
@@ -300,7 +301,7 @@ def _evaluate_on_test(job: Job, trainer: Trainer) -> tuple[dict[str, Any], Predi
         return score, keep
 
     last_weights = {name: value.clone() for name, value in model.state_dict().items()}
-    last = best = tested()  # both are recorded under every protocol, so that tables can use either
+    last = best = tested()  # both scores are recorded under every protocol, so that tables can use either
     model.load_state_dict(trainer.best_weights)
     if best_step != last_step:
         best = tested()

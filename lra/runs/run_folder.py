@@ -24,7 +24,7 @@ from lra.runs.settings import Settings
 if TYPE_CHECKING:  # torch takes seconds to import
     from lra.training.trainer import Trainer
 
-LOCK_PATIENCE_SECONDS = 1.0  # processes that read a status hold the lock for an instant
+LOCK_PATIENCE_SECONDS = 1.0  # wait, because processes that read a status lock the folder for an instant
 INEXACT = ("precision", *ROUNDING)  # configuration keys that may change with resume=inexact
 NO_RECORD = "the process ended without a record: it was killed, perhaps for lack of memory"
 
@@ -89,18 +89,18 @@ class RunFolder:
         return run is not None and run.status != Status.FAILED
 
     def _found(self, resume: str) -> tuple[RunRecord | None, list[str]]:
-        """Return the record in the folder, or None, and the differences of its run from `settings`."""
+        """Return the record in the folder, or None, and the differences between its run and `settings`."""
         if not self.is_claimed:
             return None, []
         run, config = self.record, self.path / CONFIG
         with readable(config):
             there = run.config if run is not None else read_json(config) if config.exists() else None
         ended = run is not None and run.status in (Status.FINISHED, Status.DIVERGED)
-        # Means pool finished runs that differ in rounding, but a run that resumes must compute the same bits.
+        # Reports pool finished runs that differ in rounding, but a run that resumes must compute the same bits.
         allowed = INEXACT if resume == "inexact" else ROUNDING if ended else ()
         changes = [] if there is None else config_differences(there, self.settings, allowed)
         if run is not None and run.status == Status.FINISHED and not changes:
-            changes = _data_differences(run, self.settings)  # `resume` compares those of a paused run
+            changes = _data_differences(run, self.settings)  # `resume` compares the data of a paused run
         return run, changes
 
     def status(self) -> tuple[Status, str]:
@@ -130,7 +130,7 @@ class RunFolder:
         sweep_partials(self.path)
         if self.settings.overwrite and self._found(self.settings.resume)[1]:
             for path in self.path.iterdir():
-                if path.is_file() and path.name != LOCK:  # which this process holds
+                if path.is_file() and path.name != LOCK:  # this process holds the lock
                     path.unlink()
         write_json(self.path / CONFIG, self.settings.config_key)
         for name in (ERRORS, RECORD):

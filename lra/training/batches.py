@@ -45,7 +45,7 @@ def batches(size: int, recipe: Recipe, seed: int, start: int = 0) -> Iterator[tu
     """
     epoch, order = -1, np.empty(0, dtype=np.int64)
     for step in range(start, recipe.steps):
-        drawn = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)  # draws, numbered since step 0
+        drawn = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)  # numbers of the draws since step 0
         batch = np.empty(recipe.batch_size, dtype=np.int64)
         for number in np.unique(drawn // size):  # a batch may end one epoch and begin the next
             if number != epoch:
@@ -161,7 +161,7 @@ def micro_batches(
 
 
 def read(split: Split, examples: np.ndarray, indices: np.ndarray, length: int) -> MicroBatch:
-    """Return the micro-batch of the examples at these indices of a batch, with documents padded to `length`."""
+    """Return the micro-batch of examples at `indices` of the batch `examples`, with documents padded to `length`."""
     chosen = examples[indices]
     return MicroBatch(
         indices=indices,
@@ -177,7 +177,7 @@ def prefetch(items: Iterator[Item]) -> Iterator[Item]:
     with ThreadPoolExecutor(max_workers=1) as worker:
         following = worker.submit(next, items, None)
         while (item := following.result()) is not None:
-            following = worker.submit(next, items, None)  # before the caller uses this one, so that both overlap
+            following = worker.submit(next, items, None)  # prepared while the caller uses `item`
             yield item
 
 

@@ -18,12 +18,13 @@ from lra.core.errors import UserError
 from lra.core.signals import Paused
 
 PATIENCE = timedelta(hours=2)  # maximum wait for another rank; a rank that dies is noticed at once
-VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of torchrun
+# Environment variables that torchrun sets
+VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 Value = TypeVar("Value")
 
 
 class Lost(RuntimeError):
-    """Raised if another rank has died, which has printed its error itself."""
+    """Raised if another rank has died. That rank has printed its own error."""
 
 
 def started_with() -> int:
@@ -93,7 +94,7 @@ def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
     if count() == 1:
         return
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    # One reduction of a flat vector, since every reduction has a latency; complex gradients as pairs of real numbers.
+    # One reduction of a flat vector, since each reduction has a latency. Complex gradients are pairs of real numbers.
     gradients = [torch.view_as_real(gradient) if gradient.is_complex() else gradient for gradient in gradients]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     all_reduce_sum_(flat)

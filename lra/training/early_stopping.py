@@ -39,9 +39,9 @@ class StoppingRule:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.step, self.why = recipe.steps, "steps"  # until an evaluation ends the run earlier
+        self.step, self.why = recipe.steps, "steps"  # initial values, until an evaluation ends the run earlier
         self.at_goal = 0  # number of latest evaluations in a row that reached the goal
-        self.reached: dict[str, dict[str, float]] = {}  # first evaluation at each of REACHED, if there is a goal
+        self.reached: dict[str, dict[str, float]] = {}  # step, tokens, seconds at each of REACHED, with a goal
         self.progress: dict[str, Any] | None = None  # step and error (percent) of the last progress
 
     def update(self, last: dict[str, Any], best_step: int, tokens: int, seconds: float) -> None:
@@ -66,7 +66,7 @@ class StoppingRule:
             if self.progress is None or wrong < (1 - recipe.progress) * self.progress["wrong"]:
                 self.progress = {"step": step, "wrong": wrong}
             progress = self.progress["step"]
-        cooled = step + (recipe.cooldown or 0)  # with too few steps left for a cooldown, the run takes them all
+        cooled = step + (recipe.cooldown or 0)  # a run with too few steps left for a cooldown takes all of them
         if self.why == "steps" and cooled < recipe.steps and self.out_of_patience(step, progress):
             self.step, self.why = cooled, "no progress"
 

@@ -64,18 +64,18 @@ class Score:
     def say_if_not_finite(self, title: str) -> None:
         """Print the number of predictions with outputs that are not finite, if there are any."""
         if self.not_finite:
-            say(f"{title}: outputs of {self.not_finite} of {self.examples} are NaN or infinite; they count as wrong")
+            say(f"{title}: {self.not_finite} of {self.examples} predictions are NaN or infinite, and count as wrong")
 
 
 class Predictions:
-    """Predicted classes [n] of a split. Outputs that are not finite give the number of classes, which is no class."""
+    """Predicted classes [n] of a split; if outputs are not finite, the number of classes, which is no class."""
 
     def __init__(self, count: int) -> None:
         self.classes = np.zeros(count, dtype=np.int64)
         self._added: list[tuple[np.ndarray, Tensor]] = []  # an accelerator may still be computing them
 
     def add(self, indices: np.ndarray, logits: Tensor) -> None:
-        """Add the predictions of a micro-batch; `indices` are their positions in the split."""
+        """Add the predictions of a micro-batch; `indices` are their indices in the split."""
         self._added.append((indices, classes_of(logits)))
 
     def gather(self) -> None:
@@ -125,7 +125,7 @@ def evaluate(
             logits, labels = predict(model, part, precision)
         if keep is not None:
             keep.add(split.predictions(part.indices), logits)
-        counted.append(counts(logits, labels))  # tensors: an accelerator is read once, at the end
+        counted.append(counts(logits, labels))  # as tensors, so that an accelerator is read only once, at the end
         predictions += len(labels)
         losses.append(summed_loss(logits, labels))
     if keep is not None:
@@ -138,7 +138,7 @@ def evaluate(
 
 
 def stacked(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return predicted classes and labels as an array [2, n] of the smallest type, uint8 for up to 256 classes."""
+    """Return predicted classes and labels as an array [2, n] of the smallest integer type that fits."""
     both = np.stack([predicted, labels])
     return both.astype(np.min_scalar_type(both.max()))
 
@@ -148,7 +148,7 @@ def diagnose(
 ) -> dict[str, dict[str, dict[str, int]]]:
     """Return counts {group: {value: {examples, correct, baseline}}}.
 
-    The count `baseline` of correct predictions in the argument `baseline` [n] is left out if that is None.
+    `baseline` counts correct baseline predictions, and is left out if the argument `baseline` [n] is None.
     """
     hits = {"correct": predicted == labels} | ({} if baseline is None else {"baseline": baseline == labels})
     return {

@@ -26,7 +26,7 @@ class Diverged(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """An update that the device may still compute. `numbers`: loss, real and computed tokens, gradient norm."""
+    """An update that the device may not have finished. `numbers`: loss, real and computed tokens, gradient norm."""
 
     step: int
     lr: float
@@ -65,7 +65,7 @@ def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
 def update(
     model: Model, optimizer: torch.optim.AdamW, totals: Tensor, recipe: Recipe, *, step: int, last: int | None = None
 ) -> Update:
-    """Start to update the weights by their gradients, and return the update.
+    """Start to update the weights by their gradients, and return the update, which may not be finished.
 
     Args:
         optimizer: from `make_optimizer`.
@@ -95,9 +95,9 @@ def compile_blocks(model: Model) -> None:
     from torch._functorch import config as autograd_config
 
     torch._dynamo.config.specialize_float = True  # make float settings such as eps constants of a graph
-    torch._dynamo.config.recompile_limit = 32  # per block: training or not, padded or packed, all tokens or the CLS
+    torch._dynamo.config.recompile_limit = 32  # graphs of a block: training or not, padded or packed, all tokens or CLS
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # otherwise the run would continue uncompiled
-    autograd_config.backward_pass_autocast = "off"  # full-precision parts stay so in the backward pass
+    autograd_config.backward_pass_autocast = "off"  # no autocast backwards: full-precision parts stay so
     try:
         torch.compile(torch.neg)(next(model.parameters()).detach())
     except RuntimeError as error:

@@ -90,7 +90,7 @@ class Recipe:
             last: number of steps of the run; in the last `cooldown` of them the rate falls linearly to zero. None:
                 `steps`.
         """
-        past, rest = max(0, step - self.warmup), max(1, self.steps - self.warmup)  # steps after the warm-up
+        past, rest = max(0, step - self.warmup), max(1, self.steps - self.warmup)  # steps after warm-up: past, all
         factor = {
             "rsqrt": 1 / math.sqrt(max(step, self.warmup)),
             "constant": 1.0,

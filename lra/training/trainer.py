@@ -32,7 +32,7 @@ from lra.training.optimizer import Diverged, Update, compile_blocks, make_optimi
 from lra.training.progress import TrainingBar
 from lra.training.recipe import Recipe
 
-PLAIN = ("step", "measured", "seconds", "window_seconds", "last", "best", "lines", "resumes")  # saved as JSON values
+PLAIN = ("step", "measured", "seconds", "window_seconds", "last", "best", "lines", "resumes")  # fields saved as JSON
 
 
 def compute_gradient(
@@ -45,7 +45,7 @@ def compute_gradient(
     step: int,
     precision: Precision,
 ) -> Tensor:
-    """Set `grad` for the mean loss over `examples`; return a tensor [loss, real tokens, computed tokens].
+    """Set every `grad` to that of the mean loss over `examples`; return [loss, real tokens, computed tokens].
 
     The gradient does not depend on the cut into `parts` or on the number of ranks: the loss of a micro-batch is divided
     by the number of predictions in the whole batch, and dropout is keyed by document.
@@ -140,7 +140,7 @@ class Trainer:
 
         Args:
             stop: flag that a signal or time limit sets to request a pause.
-            limit: called after each step with the number of steps and their seconds; returns another
+            limit: called after each step with the number of steps and their time in seconds; returns another
                 reason to pause, or None.
 
         Raises:
@@ -259,7 +259,7 @@ class Trainer:
         return is_asynchronous(next(self.model.parameters()).device)
 
     def _batches(self) -> Iterator[tuple[Split, np.ndarray, Iterable[MicroBatch]]]:
-        """Return an iterator over (split, examples, micro-batches) by step; accelerators get them read a step ahead."""
+        """Return an iterator over (split, examples, micro-batches) of each step, read a step ahead on accelerators."""
 
         def parts(split: Split, examples: np.ndarray) -> Iterator[MicroBatch]:
             return micro_batches(self.model, split, examples, self.recipe.micro_batch, self.precision)
