@@ -34,7 +34,7 @@ class BigBird(PatternAttention):
         deviations=("the last block is that of the task's longest input, so shorter inputs lack this global block",),
     )
     can_be_causal = False
-    table: Tensor  # [H, N, r or fewer] indices of the random blocks that a block reads, or -1
+    table: Tensor  # [H, N, r or fewer] indices of the random blocks that a block reads; -1: none
 
     def __init__(self, config: MixerConfig, *, block: PositiveInt, random_blocks: NonNegativeInt, scale: Scale) -> None:
         keys = f"own block of {block} ± 1, first, last, random: {random_blocks}"

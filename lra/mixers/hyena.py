@@ -21,7 +21,7 @@ from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
 
 TWO_SIDED = "the paper is causal; here a second filter reads later positions, and the short convolutions are centred"
-LEAST = 1e-2  # value of exp(-r t) at t = `fast` in the fastest channel, and at t = `slow` in the slowest
+LEAST = 1e-2  # value of exp(-r t) in the fastest channel at t = `fast`, and in the slowest one at t = `slow`
 
 
 class Hyena(Mixer):

@@ -35,8 +35,8 @@ class S5(StateSpace):
         deviations=(
             *SHELL,
             "Re A is minus the exponential of a parameter; in the authors' code Re A is a parameter, cut off at −10⁻⁴",
-            "B starts as V⁻¹ times real N(0, 1 / D), and C as real N(0, 1 / P) times V; in the authors' code the "
-            "variance for B is 1 / P, and the numbers for C are complex, with a variance that depends on the task",
+            "B starts as V⁻¹ B₀ and C as C₀ V, with real B₀ and C₀ drawn from N(0, 1 / D) and N(0, 1 / P); in the "
+            "authors' code the variance of B₀ is 1 / P, and C₀ is complex, with a variance that depends on the task",
         ),
     )
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {

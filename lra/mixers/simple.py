@@ -131,7 +131,7 @@ class Simple(Attention):
         if self.drop_state:
             state = self._dropped(state)
         x = x[:, :num_outputs]
-        if not self._fold_pays(x.shape[1]):  # for few outputs, projecting their queries is cheaper
+        if not self._fold_pays(x.shape[1]):  # for few outputs, projecting queries is cheaper than folding
             query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)
             y = merge_heads(query @ state)
             return (self.out(y) if self.drop_state else y).to(x.dtype)

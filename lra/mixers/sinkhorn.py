@@ -91,7 +91,10 @@ class Sinkhorn(Attention):
 
 
 def doubly_stochastic(logits: Tensor, valid: Tensor, iterations: int) -> Tensor:
-    """Return exp(logits) [..., N, N] with rows and columns normalised in turn; zero in those not `valid` [..., N]."""
+    """Return exp(logits) [..., N, N] with rows and columns normalised in turn.
+
+    Rows and columns that are not `valid` [..., N] are zero.
+    """
     row, column = valid.unsqueeze(-1), valid.unsqueeze(-2)
     logits = logits.masked_fill(~(row & column), torch.finfo(logits.dtype).min)
     for _ in range(iterations):

@@ -79,7 +79,7 @@ def flash_attention(
     """Compute softmax(q k^T scale) v of each of S sequences, with dropout on the weights, by FlashAttention.
 
     Args:
-        q: queries [R, H, Dh] of all sequences, one after another; k and v likewise, with another number of rows.
+        q: queries [R, H, Dh] of all sequences, one after another; k and v likewise, maybe with more rows.
         q_starts: first row of each sequence in q, then R: [S + 1] int32. A sequence may be empty. k_starts likewise.
         q_longest: number of rows in the longest sequence of q; k_longest likewise.
         dropout: probability of dropping a weight.
