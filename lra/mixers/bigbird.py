@@ -21,8 +21,8 @@ class BigBird(PatternAttention):
 
     Args:
         block: b, the number of positions in a block.
-        random_blocks: r. The random blocks are drawn at construction, for each layer and head, and saved with the
-            weights.
+        random_blocks: r, the number of random blocks that a block reads. They are drawn at construction, for each layer
+            and head, and saved with the weights.
     """
 
     info = MixerInfo(
@@ -34,7 +34,7 @@ class BigBird(PatternAttention):
         deviations=("the last block is that of the task's longest input, so shorter inputs lack this global block",),
     )
     can_be_causal = False
-    table: Tensor  # [H, N, at most r] indices of the random blocks that each of N blocks reads; -1: none
+    table: Tensor  # [H, N, r or fewer] indices of the random blocks that a block reads; -1: none
 
     def __init__(self, config: MixerConfig, *, block: PositiveInt, random_blocks: NonNegativeInt, scale: Scale) -> None:
         keys = f"own block of {block} ± 1, first, last, random: {random_blocks}"
@@ -45,7 +45,7 @@ class BigBird(PatternAttention):
 
     @property
     def full_pattern(self) -> bool:  # type: ignore[override]
-        free = free_blocks(torch.arange(self.last + 1, device="cpu"))[1:-1]  # the first and the last block read all
+        free = free_blocks(torch.arange(self.last + 1, device="cpu"))[1:-1]  # the first and last read all blocks
         return bool((free.sum(dim=-1) <= self.table.shape[-1]).all())
 
     def width(self, length: int) -> int:
@@ -63,7 +63,7 @@ class BigBird(PatternAttention):
         return (i // self.block - j // self.block).abs() <= 1
 
     def select_global(self, positions: Tensor) -> Tensor:
-        # `max`: a single block is the first and the last, but its positions must be listed once.
+        # `max`, because a single block is the first and the last, but its positions must not be listed twice.
         return torch.cat([positions[: self.block], positions[max(self.last, 1) * self.block :]])
 
 
@@ -71,17 +71,18 @@ def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
     """Draw `count` distinct random blocks for each of N blocks and each head.
 
     Returns:
-        Indices of the drawn blocks [H, N, min(count, N - 3)]; -1 where a block may draw fewer.
+        Indices of the drawn blocks [H, N, min(count, N - 3)]; -1 in place of those that a block lacks.
     """
     free = free_blocks(torch.arange(blocks))
-    # The first block may draw the most: N - 3, all but itself, its neighbour and the last block.
+    # No block may draw more than N - 3 blocks: the first one excludes itself, its neighbour and the last block.
     order, chosen = torch.rand(heads, blocks, blocks).masked_fill(~free, -1).topk(min(count, max(blocks - 3, 0)))
     return chosen.masked_fill(order < 0, -1)
 
 
 def free_blocks(n: Tensor) -> Tensor:
-    """Return a mask [N, N], True where the block of a row may draw the block of a column; n [N] is 0 to N - 1.
+    """Return a mask [N, N], True where the block of a row may draw the block of a column.
 
-    A block may draw all blocks but itself, its neighbours, the first and the last.
+    `n` [N] holds the indices 0 to N - 1. A block may draw all blocks but itself, its neighbours, the first and the
+    last.
     """
     return ((n[:, None] - n).abs() > 1) & (n > 0) & (n < len(n) - 1)

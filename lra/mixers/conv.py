@@ -21,7 +21,7 @@ class Conv(Mixer):
     """Short gated convolution.
 
     Args:
-        width: number of positions that an output reads, the position of the output included; odd.
+        width: odd number of positions that an output reads, including the output's position.
     """
 
     info = MixerInfo(

@@ -1,7 +1,7 @@
 """Hyena of order 2: two gates around a long convolution h (Definition 3.1).
 
 X0, X1 and V first pass a convolution of a few taps in each channel. The filter h at lag t is F(t) exp(-r t). F is a
-network with sine activations, whose inputs are t and sines and cosines of t (section 3.3). The rate r differs between
+network with sine activations that reads t and sines and cosines of t (section 3.3). The rate r differs between
 channels. Without causality F has a second output, the filter of later positions, and the short convolutions are
 centred. The causal form is exactly causal: no rounding error of an FFT reaches earlier outputs.
 """
@@ -21,7 +21,7 @@ from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
 
 TWO_SIDED = "the paper is causal; here a second filter reads later positions, and the short convolutions are centred"
-LEAST = 1e-2  # value of exp(-r t) at t = `fast` in the fastest channel, and at t = `slow` in the slowest
+LEAST = 1e-2  # value of exp(-r t) in the fastest channel at t = `fast`, and in the slowest one at t = `slow`
 
 
 class Hyena(Mixer):

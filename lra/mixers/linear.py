@@ -41,7 +41,8 @@ class _EluPlusOne(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
-        phi = x.clamp(max=0).exp() + relu(x)  # not in place: see the rules in CONTRIBUTING.md
+        # Not in place: compiled on torch 2.11, a `forward` that returns a tensor changed in place loses its `backward`.
+        phi = x.clamp(max=0).exp() + relu(x)
         ctx.save_for_backward(phi)
         return phi
 
@@ -58,8 +59,8 @@ class Cosformer(KernelAttention):
     with phi(x_i) = relu(x_i) [cos(pi i / 2 M), sin(pi i / 2 M)]. M is the length of the task's longest input, so that
     no weight is negative or depends on the padding. There is no dropout on the weights.
 
-    The weights of a query depend only on the direction of relu(q_i), so the gradient by q_i grows as 1 / |relu(q_i)|:
-    if inputs and projections are in bf16, its error is 2 to 20 %.
+    The weights of a query depend only on the direction of relu(q_i), so the gradient with respect to q_i grows as
+    1 / |relu(q_i)|: if inputs and projections are in bf16, the error of this gradient is 2 to 20 %.
 
     Args:
         eps: lower bound of the denominator.

@@ -25,13 +25,13 @@ class Linformer(Attention):
         complexity="L k D",
         linear_memory=True,
         reference="linformer 0.2.3; softmax where E = I",
-        deviations=("padding is masked if the model masks it; Google's code does not mask it",),
+        deviations=("padding is masked if the model masks it; Google's code never masks it",),
     )
     few_outputs = True
 
     def __init__(self, config: MixerConfig, *, rank: PositiveInt, scale: Scale) -> None:
         super().__init__(config)
-        spread = config.max_positions**-0.5  # so that a sum over all positions has about the variance of one key
+        spread = config.max_positions**-0.5  # sd of E: a sum over all positions then has about the variance of a key
         self.project_keys = nn.Parameter(torch.randn(1, config.max_positions, rank) * spread)
         self.scale = scale_of(config, scale)
         self.info = info_of(self, scale, rank=rank)

@@ -1,4 +1,4 @@
-"""Longformer: a window of w positions, and g global positions that read all positions and are read by all.
+"""Longformer: each position reads a window of w positions and g global positions, which read all positions.
 
 The first g positions are global; position 0 is the CLS if there is one. Global positions have no separate projections,
 because these would add 23 % to the parameters on text, where Long Range Arena allows 10 %.

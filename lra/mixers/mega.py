@@ -69,12 +69,12 @@ class Mega(Mixer):
         self.shifts = nn.Parameter(torch.zeros(2, width))  # b_q and b_k
         self.value, self.reset, self.update, self.by_average = (nn.Linear(dim, dim, bias=bias) for _ in range(4))
         self.by_attention = nn.Linear(dim, dim, bias=False)
-        self.bias = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))  # for i - j from 1 - reach to reach - 1
+        self.bias = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))  # one for each i - j from 1 - reach on
         self.dropout = Dropout(config.dropout)
 
     @property
     def reach(self) -> int:
-        """Number of positions that attend to each other."""
+        """Number of positions in a chunk, or in the longest input if there are no chunks."""
         return self.config.max_positions if self.chunk is None else self.chunk
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
@@ -101,7 +101,8 @@ class Mega(Mixer):
         # A step that depended on the length of x would make the rounding depend on it, too.
         step = math.isqrt(self.config.max_positions - 1) + 1
         forward, backward = (mode_kernel(rate[way], c[way : way + 1], x.shape[1] + 1, step)[0] for way in (0, 1))
-        return convolve_both(x, forward[:, :-1], backward[:, 1:]) + backward[:, 0] * x  # both have a lag 0
+        # `convolve_both` has one term at lag 0, from the first kernel; that of the second kernel is added.
+        return convolve_both(x, forward[:, :-1], backward[:, 1:]) + backward[:, 0] * x
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         """Compute softmax(q k^T / sqrt(z) + bias) v within each chunk, with dropout on the weights.

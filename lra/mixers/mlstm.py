@@ -65,7 +65,7 @@ class Mlstm(Recurrent):
         m is the result of `largest`. Each logarithm is [B, H, L].
         """
         top = largest(log_in.detach(), log_keep.detach())
-        log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)  # from a state divided by exp(m_{i-1}) to exp(m_i)
+        log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)  # the divisor changes from exp(m_{i-1}) to exp(m_i)
         return [log_in - top - math.log(self.config.head_dim) / 2, log_decay, -top]
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def gated_memory(q: Tensor, k: Tensor, v: Tensor, log_in: Tensor, log_decay: Ten
     C_i = exp(g_i) C_{i-1} + exp(a_i) k_i v_i^T and n_i = exp(g_i) n_{i-1} + exp(a_i) k_i.
 
     q, k [..., L, M], v [..., L, N], log_in a, log_decay g and log_floor = log(floor) [..., L], none of them positive
-    -> y [..., L, N]. There is no gradient by log_floor.
+    -> y [..., L, N]. log_floor gets no gradient.
     """
     v = pad(v, (0, 1), value=1.0)  # a column of ones: its state is n
     y = decayed_product(q, k * log_in.exp().unsqueeze(-1), v, log_decay.unsqueeze(-1), SMALL_CHUNK)

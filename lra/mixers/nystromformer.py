@@ -79,8 +79,8 @@ class Nystromformer(Attention):
     def _segment_means(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
         """Return a matrix [B, m, L], or [1, m, L] if all tokens are real, that averages the tokens of each segment.
 
-        Of n real tokens, the r-th from 0 is in segment floor(r m / n); if n < m, each token forms a segment. Here m is
-        at most L.
+        Of n real tokens, token r = 0, 1, ... is in segment floor(r m / n). If n < m, each token forms a segment. Here m
+        is at most L.
         """
         length = q.shape[2]
         count = min(self.landmarks, length)

@@ -81,7 +81,7 @@ class Performer(KernelAttention):
         if self.kernel == "relu":
             return relu(q) + self.relu_eps, relu(k) + self.relu_eps
         w, root = self.projection.to(q.dtype), self.scale**0.5
-        log_q, log_k = q @ (w.T * root), log_features(k * root, w, key_mask)  # |q'|^2 would cancel
+        log_q, log_k = q @ (w.T * root), log_features(k * root, w, key_mask)  # no |q'|^2: it cancels
         return exponentials(log_q, log_k, self.causal, packed)
 
 

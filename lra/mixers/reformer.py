@@ -34,7 +34,7 @@ class Reformer(Mixer):
     Args:
         chunk: c, the number of positions in a chunk.
         hashes: number of hash rounds.
-        within_bucket: leave out keys of other buckets (eq. 3); the authors' settings do not.
+        within_bucket: leave out keys of other buckets, as in eq. 3 but not in the authors' settings.
         redraw_every: number of training steps between two draws of R.
     """
 
@@ -123,7 +123,7 @@ class Reformer(Mixer):
         """
         in_chunk = rank // self.chunk
         if self.within_bucket:
-            in_chunk = in_chunk + buckets * (buckets.shape[-1] + 2)  # indices in two buckets differ by more than 1
+            in_chunk = in_chunk + buckets * (buckets.shape[-1] + 2)  # so indices in two buckets differ by over 1
         if key_mask is not None:
             in_chunk = in_chunk.masked_fill(~key_mask[:, None, None, :], PADDED)
         in_chunk = in_chunk.int()
@@ -139,8 +139,8 @@ class Reformer(Mixer):
 def meet(in_chunk: Tensor, order: Tensor, chunk: int) -> Tensor:
     """Return True where the chunk index of a query equals that of a key or is one more: [B, H, rounds, C, c, 2c].
 
-    `in_chunk` [B, H, rounds, L] has the chunk index of each position. Queries and keys are those of the chunks that
-    `order` defines: a chunk's queries, with the keys of the previous chunk and of the chunk itself.
+    `in_chunk` [B, H, rounds, L] has the chunk index of each position. `order` sorts positions into chunks; the queries
+    of each chunk are compared with the keys of the previous chunk and of the chunk itself.
     """
     queries = cut(in_chunk.gather(-1, order).unsqueeze(-1), chunk, PADDED)
     steps = queries - look_back(queries, PADDED).transpose(-2, -1)

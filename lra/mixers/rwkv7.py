@@ -26,9 +26,9 @@ class Rwkv7(Recurrent):
     """Recurrent memory with the generalised delta rule.
 
     Args:
-        decay_rank: rank of the network of w.
-        rate_rank: rank of the network of a.
-        gate_rank: rank of the network of g.
+        decay_rank: rank of the network that computes w.
+        rate_rank: rank of the network that computes a.
+        gate_rank: rank of the network that computes g.
     """
 
     info = MixerInfo(

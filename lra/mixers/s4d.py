@@ -27,7 +27,7 @@ class S4D(Mixer):
 
     Args:
         state: N, the number of modes, even.
-        init: initial imaginary parts of A, pi n (`lin`) or N/pi (N / (2n + 1) - 1) (`inv`); the real ones are -1/2.
+        init: initial imaginary parts of A, pi n (`lin`) or N/pi (N / (2n + 1) - 1) (`inv`); real parts are -1/2.
         dt_min: steps start log-uniform between dt_min and dt_max.
         b: initial values of a trained B, `ones` or `normal`; None for a fixed B of one.
         copies: number of copies of A and B, each shared by D / copies adjacent channels; None for one per channel.

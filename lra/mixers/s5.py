@@ -34,9 +34,9 @@ class S5(StateSpace):
         reference="the recurrence in float64; s5-pytorch 0.2.1",
         deviations=(
             *SHELL,
-            "Re A is minus the exponential of a parameter; in the authors' code it is a parameter cut off at −10⁻⁴",
-            "B starts as V⁻¹ times real N(0, 1 / D), and C as real N(0, 1 / P) times V; in the authors' code the "
-            "variance for B is 1 / P, and the numbers for C are complex, with a variance that depends on the task",
+            "Re A is minus the exponential of a parameter; in the authors' code Re A is a parameter, cut off at −10⁻⁴",
+            "B starts as V⁻¹ B₀ and C as C₀ V, with real B₀ and C₀ drawn from N(0, 1 / D) and N(0, 1 / P); in the "
+            "authors' code the variance of B₀ is 1 / P, and C₀ is complex, with a variance that depends on the task",
         ),
     )
     parameter_groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -78,7 +78,7 @@ def hippo_n(size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the eigenvalues [size / 2] of HiPPO-N with positive imaginary part, and eigenvectors [size, size / 2].
 
     HiPPO-N is the normal part of the HiPPO-LegS matrix. Its entries are -1/2 on the diagonal, and
-    +-sqrt((2 n + 1) (2 m + 1)) / 2 off it.
+    +-sqrt((2 n + 1) (2 m + 1)) / 2 elsewhere.
     """
     root = np.sqrt(2 * np.arange(size) + 1)
     skew = np.outer(root, root) / 2

@@ -131,7 +131,7 @@ class Simple(Attention):
         if self.drop_state:
             state = self._dropped(state)
         x = x[:, :num_outputs]
-        if not self._fold_pays(x.shape[1]):  # for few outputs, projecting their queries is cheaper
+        if not self._fold_pays(x.shape[1]):  # for few outputs, projecting queries is cheaper than folding
             query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)
             y = merge_heads(query @ state)
             return (self.out(y) if self.drop_state else y).to(x.dtype)
@@ -164,7 +164,7 @@ class Simple(Attention):
         return state.permute(2, 0, 1, 3) * self._factor(x.shape[1], key_mask, state.dtype)
 
     def _fold(self, state: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return the product of query projection and state, a linear map: weight [H Dh, B D] and bias [B, 1, H Dh]."""
+        """Return query projection times state as one linear map: weight [H Dh, B D] and bias [B, 1, H Dh]."""
         query, rows = self._heads(self.query.weight), state.permute(1, 3, 0, 2).flatten(1, 2)  # [H, Dh B, Dh]
         weight = product(rows, query, dtype).view(self.config.qkv_dim, -1)
         if not self.config.bias:
@@ -215,7 +215,7 @@ class Simple(Attention):
 def project_mean(projection: nn.Linear, mean: Tensor) -> Tensor:
     """Project the mean [B, D] in float64 -> [H Dh, B] in the dtype of the weights.
 
-    It is float64 because an error of the projected mean would affect all positions.
+    The product is in float64, because its error affects all positions.
     """
     y = projection.weight.double() @ mean.T
     if projection.bias is not None:

@@ -40,7 +40,7 @@ class Sinkhorn(Attention):
         complexity="L (b + L / b) D",
         linear_memory=True,
         reference="explicit loops; sinkhorn-transformer",
-        deviations=("R is computed from sums of keys; the paper sums the inputs, whose projections the keys are",),
+        deviations=("R is computed from sums of keys; the paper computes it from sums of inputs",),
     )
 
     def __init__(
@@ -91,7 +91,10 @@ class Sinkhorn(Attention):
 
 
 def doubly_stochastic(logits: Tensor, valid: Tensor, iterations: int) -> Tensor:
-    """Return exp(logits) [..., N, N] with rows and columns normalised in turn; zero in those not `valid` [..., N]."""
+    """Return exp(logits) [..., N, N] with rows and columns normalised in turn.
+
+    Rows and columns that are not `valid` [..., N] are zero.
+    """
     row, column = valid.unsqueeze(-1), valid.unsqueeze(-2)
     logits = logits.masked_fill(~(row & column), torch.finfo(logits.dtype).min)
     for _ in range(iterations):

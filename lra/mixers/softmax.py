@@ -66,7 +66,7 @@ class Softmax(Attention):
 
 
 def has_flash(dtype: torch.dtype, device: torch.device, head_dim: int) -> bool:
-    """Return True if the FlashAttention kernels take inputs of this type and width on this device."""
+    """Return True if the FlashAttention kernels accept this type and head width on this device."""
     half = dtype in (torch.bfloat16, torch.float16)
     return half and device.type == "cuda" and head_dim % MULTIPLE == 0 and head_dim <= WIDEST
 
@@ -79,7 +79,7 @@ def flash_attention(
     """Compute softmax(q k^T scale) v of each of S sequences, with dropout on the weights, by FlashAttention.
 
     Args:
-        q: queries [R, H, Dh] of all sequences, one after another; k and v likewise, with another number of rows.
+        q: queries [R, H, Dh] of all sequences, one after another; k and v likewise, maybe with more rows.
         q_starts: first row of each sequence in q, then R: [S + 1] int32. A sequence may be empty. k_starts likewise.
         q_longest: number of rows in the longest sequence of q; k_longest likewise.
         dropout: probability of dropping a weight.

@@ -54,7 +54,9 @@ def spectral_info(formula: str, angles: str, reference: str, complexity: str = "
 class Spectrum(nn.Module):
     """Base class of learned frequency distributions: parametrised functions that map random noise to frequencies.
 
-    `samples` is the m of 1 / sqrt(m); `deviations` lists the differences from the released code for `info`.
+    Attributes:
+        samples: m.
+        deviations: differences from the released code, for `info`.
     """
 
     deviations: tuple[str, ...] = ()
@@ -80,7 +82,7 @@ class Spectrum(nn.Module):
 
 
 class Spectral(KernelAttention, abstract=True):
-    """Base class of kernels with a feature map of random frequencies.
+    """Base class of linear attentions whose feature map has random frequencies.
 
     Args:
         redraw_every: number of training steps between two draws.
@@ -194,7 +196,7 @@ class FastfoodRks(Rks):
 
 
 class FastfoodPrf(Prf):
-    """PRF with the frequencies of `FastfoodRks`, as in the released class's forward pass; its constructor fails."""
+    """PRF with the frequencies of `FastfoodRks`, as in the released class, whose constructor fails."""
 
     info = spectral_info(PRF, "SHGPHB x' / √{size}", FASTFOOD, complexity="L D Dh")
 
@@ -213,8 +215,8 @@ class GenerativeRks(Rks):
     """RKS with frequencies omega = G(noise), noise ~ N(0, I), of a small network G shared by the heads; |omega_i| < 1.
 
     Args:
-        noise_width: input width of G, divided by Dh.
-        hidden_widths: widths of the hidden layers of G, divided by Dh.
+        noise_width: input width of G, as a multiple of Dh.
+        hidden_widths: widths of the hidden layers of G, as multiples of Dh.
     """
 
     info = spectral_info(RKS, "x' G(noise)", "the explicit L x L weights; G layer by layer")
@@ -235,7 +237,7 @@ class GenerativeRks(Rks):
 
 
 class GenerativePrf(Prf):
-    """PRF with the frequencies of `GenerativeRks`; the arguments are those of that class."""
+    """PRF with the frequencies of `GenerativeRks` and its arguments except `smoothing`."""
 
     info = spectral_info(PRF, "x' G(noise)", "the explicit L x L weights; G layer by layer")
 
@@ -333,9 +335,9 @@ class FastFood(Spectrum):
 class Generator(Spectrum):
     """Frequencies omega [m, Dh] = G(noise [m, w]) of a network G.
 
-    A hidden layer of G is Linear, BatchNorm and LeakyReLU; the last layer is Linear and tanh. Widths are divided by Dh.
-    BatchNorm normalises over the m noise samples, which do not depend on examples. It has no running averages, so it is
-    the same in training and evaluation.
+    A hidden layer of G is Linear, BatchNorm and LeakyReLU; the last layer is Linear and tanh. Widths are given as
+    multiples of Dh. BatchNorm normalises over the m noise samples, which do not depend on examples. It has no running
+    averages, so it is the same in training and evaluation.
     """
 
     deviations = ("in evaluation, too, the generator's batch norm is over the noise samples, without running averages",)
@@ -373,7 +375,7 @@ def rks(x: Tensor, omega: Tensor, samples: int, smoothing: float) -> Tensor:
 
 
 class _Waves(torch.autograd.Function):
-    """Map angles [..., n] to [cos * factor, sin * factor, constant] [..., 2 n + 1]; only the output is saved."""
+    """Map angles [..., n] to [cos * factor, sin * factor, constant] [..., 2 n + 1]; saves only its output."""
 
     @staticmethod
     def forward(ctx, angles: Tensor, factor: float, constant: float) -> Tensor:

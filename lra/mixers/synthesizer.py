@@ -107,7 +107,10 @@ class Synthesizer(Mixer):
         return self.dropout(scores.softmax(dim=-1).expand(len(x), -1, -1, -1)) @ v
 
     def _dense(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factors of S: relu(W1 x) and W2, both [B, H, L, Dh], or one column more for a bias of W2."""
+        """Return the factors of S, relu(W1 x) and W2, both [B, H, L, Dh].
+
+        If W2 has a bias, it is one more column of W2, and relu(W1 x) has a column of ones.
+        """
         q = split_heads(self.hidden(x), self.config.heads).relu()
         k = self.synthesise.weight[: x.shape[1]]
         if self.synthesise.bias is not None:
