@@ -25,7 +25,7 @@ from lra.datasets.groups import Group, by_size, by_value
 from lra.datasets.task import DataConfig, Task, TaskSpec
 
 GENERATED = "generated"  # origin of the data, in the record of a generated task
-LISTED = 10  # maximum number of raw files whose SHA-256 a record lists one by one, instead of one digest of all
+LISTED = 10  # maximum number of raw files of which a record lists each SHA-256; of more files it has one digest
 
 
 class TaskBuilder(ABC):

@@ -152,7 +152,7 @@ def _digest(folder: Path) -> str:
 
 
 def stored(config: DataConfig, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:
-    """Return the JSON value named `what` of these files; compute and store it if it is new or a file has changed."""
+    """Return the JSON value named `what` of these files; compute and store it if none is stored or a file changed."""
     try:
         status = {str(path.absolute()): path.stat() for path in files}
     except OSError as error:
