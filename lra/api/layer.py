@@ -174,7 +174,7 @@ def check(attention: str | AttentionLayer | Callable[[MixerConfig], Mixer], *ove
     """Run the correctness checks on an attention, as `lra-check` does, and return their results.
 
     Args:
-        attention: name of an option, layer that `lra.attention` returned, or subclass of `lra.mixers.Mixer`.
+        attention: option of `attention=`, layer that `lra.attention` returned, or subclass of `lra.mixers.Mixer`.
         overrides: as on the command line of `lra-check`.
 
     Raises:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef  # nodes that can have a docstring
-# By file: spec of the module if it was loaded when the file was read, SHA-256 of the code, names that it imports.
+# By file: spec of the module if it was loaded when the file was read, SHA-256 and imported names of its code.
 _loaded: dict[Path, tuple[ModuleSpec | None, str, list[str]]] = {}
 
 

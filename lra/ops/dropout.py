@@ -21,8 +21,8 @@ from lra.ops.packing import Packed
 
 PIECE = 1 << 16  # number of values whose noise a CPU draws at a time
 LEVELS = 1 << 16  # on a CPU dropout probabilities are multiples of 1 / LEVELS
-# Number of 64-bit draws from the start of one row of attention weights to the next; odd, so that all bits of the state
-# differ between rows.
+# Number of 64-bit draws from the start of one row of attention weights to the next; odd, because with an even number
+# the lowest bit of the generator's state would be the same at the start of all rows.
 JUMP = 0x9E3779B97F4A7C15
 ROW, COLUMN, HEAD = -0x61C8864F, -0x7A143589, -0x3D4D51C3  # odd multipliers of the coordinates in the hash
 MIX, FINISH = -0x7A143595, -0x3D4D51CB  # multipliers of MurmurHash3's 32-bit finaliser (Appleby)

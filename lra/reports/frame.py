@@ -26,9 +26,9 @@ MAJORITY = "majority class"  # name of the majority-class baseline in records
 FITTED = ("bag of", "centroid", "convolution")  # words in the names of baselines that fit weights to data
 MILESTONES = ("50", "90", "99")  # validation accuracies in percent
 LARGEST = 1e15  # a perplexity above this is treated as infinite
-COLUMN = ["protocol", "selection", "task"]  # values that identify a column of a table
-CELL = [*COLUMN, "attention", "variant", "settings"]  # values that identify a cell
-INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # columns that seeds.csv leaves out
+COLUMN = ["protocol", "selection", "task"]  # keys that identify a column of a table
+CELL = [*COLUMN, "attention", "variant", "settings"]  # keys that identify a cell
+INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # columns of the DataFrame that seeds.csv omits
 
 
 def runs_frame(folder: Path, runs: list[Run], published: Published, selection: str | None = None) -> pd.DataFrame:

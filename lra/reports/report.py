@@ -71,9 +71,9 @@ class Report:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """One row per system and per trivial baseline of each column.
+        """One row per system and per trivial baseline of each `Column`.
 
-        The columns are those of table.csv, `kind`, `short` and `published_mean`.
+        The row has the values of table.csv, and `kind`, `short` and `published_mean`.
         """
         return pd.concat([column.rows() for column in self.columns], ignore_index=True)
 
