@@ -383,11 +383,8 @@ class _Waves(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, angles: Tensor, factor: float, constant: float) -> Tensor:
-        samples = angles.shape[-1]
-        waves = angles.new_full((*angles.shape[:-1], 2 * samples + 1), constant)
-        waves[..., :samples] = angles.cos()
-        waves[..., samples:-1] = angles.sin()
-        waves[..., :-1] *= factor
+        last = torch.full_like(angles[..., :1], constant)
+        waves = torch.cat([angles.cos() * factor, angles.sin() * factor, last], dim=-1)
         ctx.save_for_backward(waves)
         return waves
 
