@@ -24,7 +24,7 @@ COMMANDS = {
     "lra-bench": ("lra.cli.bench", "measure time and memory of steps, layers and models"),
 }
 WIDEST, NAMES = 100, 14  # in columns: maximum width of a line, and width of names before descriptions
-PURPOSES = ("Smoke", "Benchmark", "Paper", "Study")  # first words of experiments, by which they are sorted
+PURPOSES = ("Smoke", "Benchmark", "Paper", "Study")  # first words of experiments, in listing order
 FIRST = ("smoke", "small_listops", "demo", "hour", "table1_small", "table1", "lra", "pretraining_small")
 """Experiments of lra that are listed without `--all`; experiments of the user are always listed."""
 START = {

@@ -141,7 +141,8 @@ def test_outputs_that_are_not_finite_are_wrong_answers_and_no_result(cli: Comman
     assert cli(lra.cli.report.main, "runs", "--verify")[0] == 0
     model = lra.model(run_folder())
     nan_weight(model.module)
-    with pytest.raises(UserError, match=r"^examples \[0, 1\] \(from 0\): outputs of the model are NaN or infinite"):
+    message = r"^examples \[0, 1\] \(numbered from 0\): outputs of the model are NaN or infinite"
+    with pytest.raises(UserError, match=message):
         model.predict([[1, 2], [3]])
 
 

@@ -24,7 +24,7 @@ class Data:
 
     Attributes:
         train: PyTorch dataset of the training examples, see `lra.datasets.rows.Rows`; `val` and `test` likewise.
-        spec: `vocab_size` with padding, `pad_id`, `max_len`, `classes`, `documents` per example, `objective`.
+        spec: `vocab_size` with padding, `pad_id`, `max_len`, number of `classes`, `documents` per example, `objective`.
         classes: names of the classes; empty for tasks that do not classify.
         baselines: test scores of trivial baselines by name: accuracy in percent, or perplexity.
         digest: SHA-256 of the data.

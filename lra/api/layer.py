@@ -26,9 +26,9 @@ REPEATABLE = 1_000  # number of the latest training calls whose random features 
 class AttentionLayer(nn.Module):
     """Attention layer without residual connection and norm.
 
-    Its weights can have any floating-point type; bf16 and fp16 compute as under autocast. In training each call takes
-    one number from torch's generator as the seed of dropout and, every `redraw_every` calls, of random features. In
-    evaluation mode nothing is drawn.
+    Its weights can have any floating-point type; a layer with bf16 or fp16 weights computes as under autocast. In
+    training each call takes one number from torch's generator as the seed of dropout and, every `mixer.redraw_every`
+    calls, of random features. In evaluation mode nothing is drawn.
 
     Attributes:
         name: name of the option of `attention=`.
@@ -174,7 +174,7 @@ def check(attention: str | AttentionLayer | Callable[[MixerConfig], Mixer], *ove
     """Run the correctness checks on an attention, as `lra-check` does, and return their results.
 
     Args:
-        attention: name of an option, layer that `lra.attention` returned, or subclass of `lra.mixers.Mixer`.
+        attention: option of `attention=`, layer that `lra.attention` returned, or subclass of `lra.mixers.Mixer`.
         overrides: as on the command line of `lra-check`.
 
     Raises:

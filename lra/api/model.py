@@ -36,7 +36,7 @@ class Prediction:
 
 
 class TrainedModel:
-    """A classifier with the weights that were tested.
+    """A trained classifier, with the weights that the test score of its run is for.
 
     Attributes:
         record: the record of its run.
@@ -100,7 +100,7 @@ class TrainedModel:
                 logits, _ = predict(self.module, part, precision)
                 if not (finite := logits.isfinite().all(dim=-1)).all():
                     numbers = part.indices[~finite.cpu().numpy()].tolist()
-                    raise UserError(f"examples {numbers} (from 0): outputs of the model are NaN or infinite")
+                    raise UserError(f"examples {numbers} (numbered from 0): outputs of the model are NaN or infinite")
                 probabilities[part.indices] = logits.double().softmax(dim=-1).cpu().numpy()
         by_name = [dict(zip(self.classes, row, strict=True)) for row in probabilities.tolist()]
         labels = [self.classes[best] for best in probabilities.argmax(axis=1)]

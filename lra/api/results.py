@@ -106,7 +106,7 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
 
     Args:
         first, other: runs of a system, as `Results.system` returns them, from one results folder or two.
-        margin: positive; smaller differences count as irrelevant; default: `sweep.margin`.
+        margin: positive; smaller differences count as irrelevant; default: `sweep.margin` in conf/train.yaml.
 
     Raises:
         UserError: the systems were not run on the same task and data under one protocol, or `margin` is not above 0.
@@ -119,7 +119,7 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
         raise UserError(
             f"{first.system.iloc[0]} on {here} and {other.system.iloc[0]} on {there}: expected one task and protocol"
         )
-    # Not if both are the same cell, from two folders: its seeds would be refused as repeated.
+    # Skipped if both are the same cell, read from two folders: seeds that are in both would be refused as duplicates.
     if not first[CELL].iloc[0].equals(other[CELL].iloc[0]):
         refuse_hidden_differences(pd.concat([first, other]))
     runs = present(first)

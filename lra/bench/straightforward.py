@@ -90,7 +90,7 @@ class Embedding(nn.Module):
 
 
 class Straightforward(nn.Module):
-    """The paper's model with CLS pooling: tokens [B * P, max_len] -> logits [B, classes].
+    """The paper's model with CLS pooling: tokens [B * P, max_len] -> logits [B, classes], P documents per example.
 
     Raises UserError if the configuration asks for another model.
     """

@@ -71,7 +71,7 @@ def shape(subject: Subject) -> None:
 
 @torch.no_grad()
 def device(subject: Subject) -> None:
-    """Run the mixer on the meta device, which needs no accelerator; a mixer that reads values is skipped."""
+    """Run the mixer on the meta device, which needs no accelerator; a mixer that reads values of tensors passes."""
     hint = "give device=x.device where a tensor is made"
     for causal in {False, subject.kind.can_be_causal}:
         mixer = subject.mixer(causal=causal, dropout=0.0).to("meta")
@@ -91,7 +91,7 @@ def device(subject: Subject) -> None:
 
 @torch.no_grad()
 def finite(subject: Subject) -> None:
-    """Look for NaN and infinity in weights, and in outputs for zeros, large inputs, autocast and padding only."""
+    """Check that weights are finite, and outputs for zeros, for large inputs, and if all positions are padding."""
     infinite = [name for name, weight in subject.mixer().named_parameters() if not weight.isfinite().all()]
     if infinite:
         subject.case = "when it is made"
@@ -182,7 +182,7 @@ def cuts(subject: Subject) -> None:
 
 @torch.no_grad()
 def padding(subject: Subject) -> None:
-    """Compare outputs at real positions with those for other padding values, without padding, and without a mask."""
+    """Compare real positions' outputs with those for other padding values, no padding, and neither padding nor mask."""
     for x in subject.inputs(1, min_length=2) if subject.masks else ():
         real = x.shape[1] // 2
         subject.case += f", {x.shape[1] - real} of them padding"
@@ -201,7 +201,7 @@ def padding(subject: Subject) -> None:
 
 @torch.no_grad()
 def causality(subject: Subject) -> None:
-    """Compare outputs before each position when the values from that position on change."""
+    """For each position, compare the outputs before it for two inputs that differ from that position on."""
     mixer = subject.mixer(causal=subject.kind.can_be_causal, dropout=0.0)
     for x in subject.inputs(1, min_length=2) if mixer.causal else ():
         before = mixer(x.clone())

@@ -113,8 +113,8 @@ def _one_line(error: Exception) -> str:
 def check_before_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
     """Run the quick checks on a user's mixer and return the claims of those that pass; built-in mixers are not checked.
 
-    If the mixer raises an error on short documents, for example because it accepts only one length, a warning names the
-    checks that did not run.
+    If the mixer raises an error on short documents, for example because it accepts only one length, a warning says
+    which property was not checked and how many further checks did not run.
 
     Raises:
         UserError: if a check fails, or the mixer cannot compute on `device`.

@@ -38,7 +38,7 @@ class Subject:
     config: MixerConfig
     lengths: tuple[int, ...] = (1, 2, 3, 5, 8, 13)  # lengths of the inputs in positions, ascending
     masked: bool = True
-    tolerance: float = 1e-5  # relative to the largest output; a mixer may compute in float32
+    tolerance: float = 1e-5  # relative to the largest output; above float32's rounding, which a mixer may have
     case: str = ""  # description of the current inputs; empty until a check uses some
     note: str = ""  # advice on a mixer that passes
 

@@ -76,7 +76,7 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
 
 
 def check_words(config_name: str, words: list[str]) -> None:
-    """Raise UserError for words that Hydra would misread."""
+    """Raise UserError for command-line words that Hydra would misread or that set a key in `FOLDERS`."""
     keys = top_keys(config_name)
     for word in words:
         name, _, value = word.partition("=")
@@ -94,8 +94,8 @@ def show_rates(config_name: str, words: list[str]) -> list[str]:
     """Return overrides with the values that `rates` sets, so that `--cfg` shows them; print a comment for a sweep."""
     try:
         config = compose(config_name, *(word for word in words if "=" in word and not word.startswith("-")))
-    except (UserError, HydraException, OmegaConfBaseException):  # Hydra reports it, or finds the option in --config-dir
-        return []
+    except (UserError, HydraException, OmegaConfBaseException):
+        return []  # Hydra will report the error, unless it finds the option in --config-dir
     if missing := open_keys(config):
         print(f"# a sweep; choose one of its runs by {' '.join(f'{key}=...' for key in missing)}")
     values = rates.overrides(config, config.hydra) if config.get("rates") else {}

@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def write(kind: str, name: str) -> None:
-    """Write a module, its option and a test, and print the next commands. Raises UserError if one of them exists."""
+    """Write a module, its option and a test, and print the next commands. Raises UserError if a file exists."""
     _check(kind, name)
     words = name.split("_")
     values = {"NAME": name, "CLASS": "".join(map(str.capitalize, words)), "TITLE": " ".join(map(str.capitalize, words))}

@@ -17,7 +17,7 @@ SWEEPER = "lra"  # option of hydra/sweeper: lra's own sweeper, which plans its r
 # Keys and sections whose values can change results.
 DECIDING = ("task", "attention", "protocol", "model", "train", "init", "pretrain", "precision")
 PLACED = ("task", "protocol", "attention", "variant", "seed")  # keys with a level of their own in a run's path
-DATA = ("task.data", "task.name")  # keys that change the level of the task in a run's path
+DATA = ("task.data", "task.name")  # keys that determine the name of the task's folder in a run's path
 ROUNDING = ("train.micro_batch", "train.eval_batch")  # keys that change results by rounding only
 
 
@@ -75,7 +75,8 @@ def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
     """Return the keys in a cell's name: those that lra's sweeper varies, or else overrides that can change results."""
     if is_planned(hydra_cfg):
         return list(cfg.sweep.varied)
-    # In a search also keys that only change rounding: two trials in one folder could hide that one of them was refused.
+    # In a search also keys that only change rounding: trials that differ in such a key would otherwise share a folder,
+    # which could hide that one of them was refused.
     others = ROUNDING if hydra_cfg.mode == RunMode.MULTIRUN else ()
     return [key for key in typed_keys(hydra_cfg.overrides.task) if names_a_cell(key) or key in others]
 
@@ -101,7 +102,7 @@ def names_a_cell(key: str) -> bool:
 def keys_of(override: Override) -> list[str]:
     """Return the keys that an override sets: `model.depth` for model={depth:1}.
 
-    Keys in `DATA` are left out, because the level of the task in a run's path contains their values.
+    Keys in `DATA` are left out, because the name of the task's folder in a run's path depends on their values.
     """
     # A sweep override has a list of values, none of which is a section with keys.
     key, value = override.key_or_group, None if override.is_sweep_override() else override.value()

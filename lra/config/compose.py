@@ -1,7 +1,7 @@
 """Compose configurations with Hydra from the options in conf/ and the user's lra_options/.
 
 An option is a file GROUP/NAME.yaml, or an entry of a YAML table. Values that depend on several choices, such as the
-task and the protocol, are in option files whose names defaults lists interpolate: `recipe@_global_: ${recipe_page:}`.
+task and the protocol, are in option files. Defaults lists choose them by resolvers: `recipe@_global_: ${recipe_page:}`.
 Values that depend on one choice use OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
 """
 
@@ -43,8 +43,9 @@ warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated 
 class OptionSource(ConfigSource):
     """Plugin from which Hydra reads the options in conf/.
 
-    It parses each file once in a process. Hydra's own source would parse the files again for each composition, which
-    takes a quarter of the time. Hydra's ConfigStore could hold entries of tables, but each composition copies it.
+    It parses each file once in a process. Hydra's own source would parse the files again for each composition, and
+    parsing takes a quarter of a composition's time. Hydra's ConfigStore could hold entries of tables, but each
+    composition copies it.
     """
 
     @staticmethod

@@ -58,7 +58,7 @@ def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str
             choices = [f"{group}={name}" for name in hydra_options(group)]
             having = [choice for choice in choices if _has(config_name, choice, key[1])]
             if having:  # such as hydra.launcher.n_jobs=2 without hydra/launcher=joblib
-                return f"{key[1]}: a key of {' and '.join(having)}; choose it, or omit the key"
+                return f"{key[1]}: a key of {' and '.join(having)}; choose this option, or omit the key"
             return f"{key[1]}: unknown key; {did_you_mean(key[1], _known_keys(config_name, overrides))}"
     if isinstance(error, OverrideParseException):  # such as train.lr
         return f"{error.override}: expected key=value"

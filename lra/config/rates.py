@@ -20,7 +20,7 @@ System = tuple[str, ...]
 
 
 def apply(cfg: DictConfig, hydra_cfg: DictConfig) -> Cell:
-    """Set the values that file `rates` has for the system of a composed configuration, in place; return its cell.
+    """Set the values that file `rates` has for a configuration's system, in place; return the configuration's cell.
 
     Raises:
         UserError: see `overrides`.

@@ -1,4 +1,4 @@
-"""Compute the SHA-256 of a user's code (attention, task or initial weights), which a run's configuration includes."""
+"""Compute the SHA-256 of a user's code (attention, task or initial weights), to store it in a run's configuration."""
 
 import ast
 import hashlib
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef  # nodes that can have a docstring
-# By file: spec of the module if it was loaded when the file was read, SHA-256 of the code, names that it imports.
+# By file: spec of the module if it was loaded when the file was read, SHA-256 and imported names of its code.
 _loaded: dict[Path, tuple[ModuleSpec | None, str, list[str]]] = {}
 
 
@@ -61,7 +61,7 @@ def _spec(name: str) -> ModuleSpec | None:
         spec = find_spec(top)  # the top package first, because find_spec imports the parents of a module
         if spec is not None:
             root = Path(next(iter(spec.submodule_search_locations or ()), None) or spec.origin or ".").parent
-            return None if any(root.glob("*.dist-info")) else find_spec(name)  # pip writes these next to packages
+            return None if any(root.glob("*.dist-info")) else find_spec(name)  # pip adds one when it installs a package
     return None
 
 
@@ -71,7 +71,7 @@ def _read(path: Path, spec: ModuleSpec) -> tuple[str, list[str]]:
     # The file is read again after a reload, which gives the module a new spec.
     if path not in _loaded or _loaded[path][0] is not loaded:
         code, imports = path.read_bytes(), []
-        # On errors, hash the file itself: a compiled module has no source, and its import reports a syntax error.
+        # On an error hash the bytes of the file: a compiled module has no source, and importing reports syntax errors.
         with suppress(SyntaxError, ValueError, ImportError):
             tree = ast.parse(code)
             for node in ast.walk(tree):

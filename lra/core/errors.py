@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a clause that suggests the known name most similar to `name`, or lists all if none is similar."""
+    """Return a clause that suggests the known name most similar to `name`, or lists known names if none is similar."""
     known = sorted(set(known))
     parent, _, last = name.rpartition(".")
     siblings = [key for key in known if key.rpartition(".")[0] == parent]

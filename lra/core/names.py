@@ -15,7 +15,7 @@ KINDS = {kind: kind for kind in (*TEXT_KINDS, ".parquet", ".arrow")} | {".feathe
 ENDS = KINDS | {f"{kind}{packed}": kind for kind in TEXT_KINDS for packed in (".xz", ".gz")}
 """Format of a file of examples by the suffix of its name, such as `.csv` or `.csv.gz`."""
 FILE_NAME_BYTES = 255  # maximum length of a file name on all common file systems
-JOINERS = "\u200c\u200d"  # not printable, but needed to spell Persian and Hindi words
+JOINERS = "\u200c\u200d"  # zero-width characters: not printable, but needed to spell Persian and Hindi words
 
 
 def data_name(data: Any, name: str | None) -> str:
@@ -38,7 +38,10 @@ def data_name(data: Any, name: str | None) -> str:
 
 
 def split_end(name: str) -> tuple[str, str]:
-    """Return a file name without its suffix, and the format of its suffix; empty if `ENDS` does not have the suffix."""
+    """Return a file name without its suffix, and the format of the suffix.
+
+    If the suffix is not in `ENDS`, the name is returned unchanged and the format is empty.
+    """
     end = max((end for end in ENDS if name.lower().endswith(end)), key=len, default="")
     return name[: len(name) - len(end)], ENDS.get(end, "")
 

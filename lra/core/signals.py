@@ -19,11 +19,13 @@ from types import FrameType
 from typing import Any
 
 PAUSED = 75  # exit code at a time limit, or while another process trains the run
-ENDING = (signal.SIGINT, signal.SIGTERM)  # a second one ends the process; not SIGHUP, because a shell repeats it
-ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a first one makes the run pause
+# Signals that end the process if they come second. SIGHUP does not, because a shell repeats it.
+ENDING = (signal.SIGINT, signal.SIGTERM)
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the first of these makes the run pause
 # Signals that schedulers send before a time limit, as with `sbatch --signal=USR1@300`.
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-# A SIGTERM that follows so soon is a repetition: `timeout` sends SIGTERM to the process and again to its group.
+# A SIGTERM within this time after the first signal is a repetition: `timeout` sends SIGTERM to the process and again to
+# its group.
 REPEAT_SECONDS = 1.0
 STARTED = time.monotonic()  # start of the command, from which time limits count
 
@@ -51,7 +53,8 @@ class Paused(BaseException):
 class StopFlag:
     """Context manager that records the first signal; a training loop reads the flag between steps.
 
-    It handles the signals in `ASKING`, and those in `WARNINGS` that no other library handles, as submitit does.
+    It handles the signals in `ASKING`, and those in `WARNINGS` for which no other library has a handler. For example,
+    submitit handles some of them.
 
     Args:
         minutes: time limit of the command, from its start; None for no limit.

@@ -10,7 +10,7 @@ from lra.datasets.splits import LMWindows
 from lra.datasets.task import Split
 from lra.datasets.tokenise import text_of
 
-COSINE_PAIRS = 5_000  # maximum number of pairs that `Overlap` is fitted on, and that it reads at once
+COSINE_PAIRS = 5_000  # maximum number of pairs on which `Overlap` is fitted, and in a block that it reads
 PICTURES = 1_000  # number of pictures in a block that is read at once
 BIGRAM_WEIGHTS = np.arange(1, 20) / 20  # candidates for the weight w of `bigram`: 0.05 to 0.95
 
@@ -21,7 +21,7 @@ def majority(train: Split, test: Split) -> float:
 
 
 def nearest_centroid(train: Split, test: Split) -> float:
-    """Return the test accuracy of predicting the class whose mean training picture is nearest to a picture.
+    """Return the test accuracy of predicting, for each picture, the class with the nearest mean training picture.
 
     All pictures must have the same size.
     """
@@ -77,9 +77,9 @@ class Overlap:
     """Similarity of the two documents of a pair: the cosine of their TF-IDF word vectors, 0 to 1.
 
     Words are hashed into 2^20 buckets. The weights of the buckets are fitted on at most COSINE_PAIRS evenly spaced
-    pairs of `split`; `rows` holds the indices of these pairs. A bucket that occurs in fewer than two or in more than a
-    fifth of their documents has the weight 0. Pairs are read in blocks of COSINE_PAIRS, so that memory use does not
-    grow with the data.
+    pairs of `split`; `rows` holds the indices of these pairs. A bucket has the weight 0 if it occurs in fewer than 2 of
+    the m distinct documents of these pairs, or in more than m / 5. Pairs are read in blocks of COSINE_PAIRS, so that
+    memory use does not grow with the data.
     """
 
     def __init__(self, split: Split) -> None:
@@ -143,8 +143,8 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
     """Return the test perplexity of a bigram model that is mixed with the unigram model.
 
     The probability of token b after token a is w * count(a b) / count(a .) + (1 - w) * unigram(b), with the counts of
-    train and the weight w in BIGRAM_WEIGHTS that has the lowest perplexity on val. If train has no bigram that begins
-    with a, the probability is unigram(b).
+    train and the weight w in BIGRAM_WEIGHTS that has the lowest perplexity on val. If no bigram of train begins
+    with token a, the probability is unigram(b).
     """
     stream = train.tokens.astype(np.int64)
     # A bigram (a, b) is encoded as a * vocabulary + b. `unique` returns `pairs` sorted, as `searchsorted` requires.
@@ -156,7 +156,7 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
         """Return the bigram and the unigram probability of each of m targets, both [m]."""
         tokens, targets = _predictions(split)
         wanted = tokens * vocabulary + targets
-        found = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)  # an unseen one may sort after all pairs
+        found = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)  # an unseen bigram may sort after all pairs
         occurrences = np.where(pairs[found] == wanted, counts[found], 0)
         precedes = totals[tokens] > 0
         return np.where(precedes, occurrences / totals[tokens].clip(min=1), frequencies[targets]), frequencies[targets]

@@ -25,7 +25,7 @@ from lra.datasets.groups import Group, by_size, by_value
 from lra.datasets.task import DataConfig, Task, TaskSpec
 
 GENERATED = "generated"  # origin of the data, in the record of a generated task
-LISTED = 10  # maximum number of raw files whose SHA-256 a record lists one by one, instead of one digest of all
+LISTED = 10  # maximum number of raw files of which a record lists each SHA-256; of more files it has one digest
 
 
 class TaskBuilder(ABC):
@@ -168,7 +168,7 @@ def of_splits(name: str, files: dict[str, Path], read: Callable[[Path], Any], *s
     Args:
         name: origin of the data, for the record.
         files: path of the file of each split.
-        read: function that reads the file of one split; the source returns {split: read(path)}.
+        read: function that reads the file of one split; `Source.read` returns its results by split.
         shared: paths of further files that `read` uses for all splits.
     """
     every = [*shared, *files.values()]
@@ -184,7 +184,7 @@ class FromSource(TaskBuilder):
 
     @abstractmethod
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
-        """Write all examples of the source, and return record entries besides the source's name and SHA-256."""
+        """Write all examples of the source, and return entries for the record, other than `from` and `sha256`."""
 
     def files(self) -> list[Path]:
         return self.find().files

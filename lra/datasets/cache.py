@@ -152,7 +152,7 @@ def _digest(folder: Path) -> str:
 
 
 def stored(config: DataConfig, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:
-    """Return the JSON value named `what` of these files; compute and store it if it is new or a file has changed."""
+    """Return the JSON value named `what` of these files; compute and store it if none is stored or a file changed."""
     try:
         status = {str(path.absolute()): path.stat() for path in files}
     except OSError as error:
@@ -213,8 +213,8 @@ def _split(name: str, arrays: dict[str, np.ndarray], spec: TaskSpec) -> Split:
 class Writer:
     """Writer of the arrays of one split; tokens go to the disk, all other arrays stay in memory until `close`.
 
-    `add` stores a document that occurs several times in the split only once. Methods raise UserError for tokens, labels
-    and lengths outside of the bounds in the task's spec.
+    `add` stores equal documents of the split only once. Methods raise UserError for tokens, labels and lengths outside
+    of the bounds in the task's spec.
     """
 
     def __init__(self, folder: Path, split: str, spec: TaskSpec) -> None:

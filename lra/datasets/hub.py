@@ -126,7 +126,7 @@ def _fetched(load: Callable[[], Any], config: DataConfig, what: str, *, wants: s
 
 
 def _ask() -> None:
-    """Raise ConnectionError if the hub does not answer one request within 5 seconds.
+    """Raise ConnectionError if HF_HUB_OFFLINE is set, or if the hub does not answer one request within 5 seconds.
 
     The hub's client library would retry for half a minute instead.
     """

@@ -63,8 +63,8 @@ class Probe(Generated):
     """Base class of generated tasks with answers at some positions.
 
     The task's name lists each option whose value differs from `published`, the options of the paper. Every probe
-    declares the options `length`, in tokens, and `vocabulary`, the number of different tokens; token ids start at 1,
-    since 0 is padding.
+    defines `length`, in tokens, and `vocabulary`, the number of different tokens; token ids start at 1, since 0 is
+    padding.
 
     Args:
         causal: True if predictions may not depend on later positions.

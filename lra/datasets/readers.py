@@ -12,7 +12,7 @@ from typing import IO, Any
 from lra.core.errors import UserError
 from lra.core.files import parse_json
 
-BEGINNING = 1_024  # number of bytes at the start of a file that may precede `[`, with which a JSON array begins
+BEGINNING = 1_024  # number of bytes at the start of a file that are searched for the `[` of a JSON array
 LFS_POINTER = b"version https://git-lfs"
 NOT_UTF8 = "not UTF-8; convert the file, from Latin-1 with `iconv -f LATIN1 -t UTF-8`"
 
@@ -63,6 +63,7 @@ def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, An
     """Yield (where, row) for each row of a file of JSON lines, or for each item of a file with one JSON array.
 
     `where` is the path with the number of the line or of the item, for errors.
+
     Args:
         path: file, plain or compressed.
         fields: required fields of a row, and their types.
@@ -88,7 +89,7 @@ def _json_values(path: Path) -> Iterator[tuple[str, Any]]:
         except UnicodeDecodeError:
             raise UserError(f"{where}: {NOT_UTF8}") from None
         except ValueError as error:
-            reason = str(error).partition(";")[0]  # what follows is advice to programmers
+            reason = str(error).partition(";")[0]  # the text after `;` is advice to programmers
             raise UserError(f"{where}: not JSON: {reason}; expected one object a line, or one array") from None
         if array:
             yield from ((f"{path}: item {number}", item) for number, item in enumerate(value, start=1))

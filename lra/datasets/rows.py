@@ -32,8 +32,8 @@ Row = dict[str, Any]
 class Rows(Dataset[Row]):
     """Dataset of the examples of one split, read from memory-mapped files.
 
-    A pickled dataset holds only folder, name and spec, and opens the files again. An item is a dictionary of int64
-    tensors without padding:
+    A pickle holds only folder, name and spec; the files are opened again when it is loaded. An item is a dictionary of
+    int64 tensors without padding:
 
     - tasks that classify: `tokens` [L], or `tokens_1` and `tokens_2` for pairs, and the integer `label`;
     - other tasks: `tokens` [L], `targets` [L], which are -100 at positions that are not scored, and `mask` bool [L],
@@ -125,7 +125,7 @@ class Rows(Dataset[Row]):
     def _documents(self, stored: np.ndarray) -> "pa.ListArray":
         """Return the tokens of the stored documents with the indices `stored`, one list per document.
 
-        The tokens of adjacent documents are a view of the memory-mapped file, unless they are shifted.
+        The tokens of adjacent documents are a view of the memory-mapped file, unless `shift` must be added to them.
         """
         split = self.split
         if (np.diff(stored) == 1).all():

@@ -73,7 +73,7 @@ class Bert(InitialWeights):
         vocabulary = self._check_vocabulary(task)
         theirs = {}
         for name, value in tensors.read(self.path).items():
-            # Files of models with a head have the prefix `bert.`, and old files TensorFlow's names for the norms.
+            # Names start with `bert.` in files of models with a head; in old files the norms have TensorFlow's names.
             name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
             theirs[name.replace("LayerNorm.beta", "LayerNorm.bias")] = value
         blocks = {}

@@ -1,4 +1,4 @@
-"""Load initial weights from a file, matched by name, or from another run."""
+"""Load initial weights by name from a file, for example from the weights of another run."""
 
 import re
 from abc import ABC, abstractmethod

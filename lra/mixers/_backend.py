@@ -20,7 +20,7 @@ from lra.core.errors import UserError
 
 Backend = Literal["torch", "fla"]
 
-KERNELS = {  # module in fla.ops -> its function, and the keywords for the inputs of `Scan`, in their order
+KERNELS = {  # module in fla.ops -> its function, and one keyword for each input of a `Scan`, in the order of the inputs
     "simple_gla": ("chunk_simple_gla", ("q", "k", "v", "g")),
     "gla": ("chunk_gla", ("q", "k", "v", "g")),
     "gated_delta_rule": ("chunk_gated_delta_rule", ("q", "k", "v", "beta", "g")),

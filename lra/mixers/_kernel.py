@@ -39,7 +39,8 @@ class KernelAttention(Attention, abstract=True):
         """Return phi(q), phi(k) [B, H, L, M] for q, k [B, H, L, Dh]; maxima over keys must leave out padded keys.
 
         A causal form may also return a log decay [B, H, L] for `causal_product`. Classes with `packs` also get chunks
-        q, k [C, H, CHUNK, Dh] of a packed batch with the layout `packed`, where q may be [B, H, 1, Dh].
+        q, k [C, H, CHUNK, Dh] of a packed batch with the layout `packed`; q may then have only the first position of
+        each document, [B, H, 1, Dh].
         """
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -75,8 +76,10 @@ def exponentials(log_q: Tensor, log_k: Tensor, causal: bool, packed: Packed | No
 
     log_k is -inf at padded keys. Exponents are shifted by maxima, without gradient, because the shifts cancel between
     the weighted sum and its denominator. If not causal, the maximum of every feature over all keys is subtracted from
-    log_k and added to log_q; the denominator is then at least 1. If causal, the maximum over all features and the keys
-    so far is subtracted from log_k; where this maximum grows, the returned log decay shrinks the sums so far.
+    log_k and added to log_q. If causal, the maximum over all features and the keys so far is subtracted from log_k;
+    where this maximum grows, the returned log decay shrinks the sums so far. Last, the maximum over the features is
+    subtracted from log_q. If not causal, the denominator is then at least 1, because the feature with that maximum
+    adds 1 or more to it.
     """
     if causal:
         top = log_k.detach().amax(dim=-1, keepdim=True).cummax(dim=-2).values

@@ -1,6 +1,7 @@
 """Define the base classes of recurrent mixers: gated recurrences over heads, and diagonal state spaces (S5, LRU).
 
-Legend: as in `lra.mixers.base`; N is the width of a head's values with H N = qkv_dim, or the number of complex modes.
+Legend: as in `lra.mixers.base`; N is the width of a head's values (H N = qkv_dim), but in `StateSpace` the number of
+complex modes.
 """
 
 import math
@@ -28,7 +29,8 @@ NORM = "the norm of the heads has no weights, because the weights of the output 
 class Recurrent(Mixer, abstract=True):
     """Base class of recurrent mixers.
 
-    If not causal, the recurrence runs forward and backward with the same weights, and the norm is applied to the sum.
+    If not causal, the recurrence runs forward and backward with the same weights, and the norm is applied to the sum of
+    the two outputs.
 
     Padded positions do not change the state. `forward` sets the inputs of the recurrence to zero at these positions,
     and `recurrence` multiplies by `real` where a bias or a sigmoid would turn zero into another number. So nothing is

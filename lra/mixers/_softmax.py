@@ -75,7 +75,7 @@ def weigh(
             flat_q, flat_k, flat_v = (x.flatten(1, -3) for x in (q, k, v))
             return weigh(flat_q, flat_k, flat_v, mask, scale, dropout).view_as(q)
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    # Fused kernels draw dropout for the whole batch. Here noise depends on the document, so weights are computed.
+    # Fused kernels draw dropout for the whole batch. Here noise depends on the document, so all weights are computed.
     scores = (q * scale) @ k.transpose(-2, -1)  # [B, H, ..., n, m]
     if mask is not None:  # not -inf, so that a query without keys gets equal weights instead of NaN
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)

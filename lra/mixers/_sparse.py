@@ -1,10 +1,11 @@
 """Define sparse attention: a softmax over the keys of a pattern, without an L x L matrix.
 
-Positions form N blocks of b positions. The keys that a block's queries read consist of parts: whole blocks listed in a
-table, or positions that are the same for all queries. A rule on positions masks keys within a part. The scores of all
-parts go through one softmax, so the result equals attention with a dense mask. For m keys per query it takes O(L m D)
-time and O(H L m) memory.
-Legend: as in `lra.mixers.base`; N blocks, b positions in one, m keys of a part.
+Positions form N blocks of b positions. In each head, all queries of a block share one set of m candidate keys, which
+consists of parts. A part is either whole blocks, listed in a table, or a list of positions that is the same for all
+blocks. A part may have a `rule(i, j)`, True where query i may read key j. One softmax is over the keys of all parts, so
+the result equals attention with a dense mask. It takes O(L m D) time and O(H L m) memory.
+Legend: as in `lra.mixers.base`; N blocks, b positions per block, m candidate keys per query. In a `KeyPart`, m counts
+only the keys of that part.
 """
 
 from abc import abstractmethod
@@ -26,7 +27,10 @@ Rule = Callable[[Tensor, Tensor], Tensor]  # (query positions i, key positions j
 
 @dataclass(frozen=True, kw_only=True)
 class KeyPart:
-    """Part of the keys that queries read; query i reads key j only if `rule(i, j)`. No key is in two parts."""
+    """Part of the keys that queries read; query i reads key j only if `rule(i, j)`.
+
+    No query may read one key through two parts, because the key would then count twice.
+    """
 
     rule: Rule | None = None
 
@@ -145,7 +149,7 @@ class PatternAttention(Attention, abstract=True):
         """True if each of `max_positions` positions reads all others, or, if causal, all earlier positions."""
         positions = torch.arange(self.config.max_positions, device="cpu")
         is_global = torch.isin(positions, self.select_global(positions))
-        for i in positions[~is_global]:  # one row at a time, because a pattern with gaps has one in an early row
+        for i in positions[~is_global]:  # row by row, because an early row usually has a gap and ends the loop
             seen = self.pattern(i, positions) | is_global
             if not (seen | (positions > i) if self.causal else seen).all():
                 return False

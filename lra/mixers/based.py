@@ -44,7 +44,7 @@ class Based(KernelAttention):
         """Return the features phi(x) [..., 1 + d + d (d + 1) / 2] of x [..., d]."""
         x = x * self.width**-0.25
         first, second = torch.triu_indices(self.width, self.width, device=x.device)
-        # x' ⊗ x' / √2 has each square once, with factor √½, and each product with m < n twice. Here the latter is taken
-        # once, with factor √½ √2 = 1.
+        # x' ⊗ x' / √2 has each square once, with factor √½, and each product x'_m x'_n of two columns twice. Here these
+        # products are taken once, with factor √½ √2 = 1.
         products = x[..., first] * x[..., second] * torch.where(first == second, 0.5, 1.0).to(x.dtype).sqrt()
         return torch.cat([torch.ones_like(x[..., :1]), x, products], dim=-1)

@@ -1,9 +1,10 @@
 """Hyena of order 2: two gates around a long convolution h (Definition 3.1).
 
-X0, X1 and V first pass a convolution of a few taps in each channel. The filter h at lag t is F(t) exp(-r t). F is a
-network with sine activations that reads t and sines and cosines of t (section 3.3). The rate r differs between
-channels. Without causality F has a second output, the filter of later positions, and the short convolutions are
-centred. The causal form is exactly causal: no rounding error of an FFT reaches earlier outputs.
+X0, X1 and V first pass a convolution of a few taps in each channel. The filter h is F(t) exp(-r t), with t the lag
+divided by the longest lag. F is a network with sine activations that reads t and an encoding of the lag by sines and
+cosines (section 3.3). The rate r differs between channels. Without causality F has a second output, the filter of later
+positions, and the short convolutions are centred. The causal form is exactly causal: no rounding error of an FFT
+reaches earlier outputs.
 """
 
 import math

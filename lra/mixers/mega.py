@@ -1,6 +1,6 @@
 """Mega: one head of attention whose queries, keys and gates read an exponential moving average of the input.
 
-X' = EMA(X): each channel has n damped averages h_i = a b x_i + (1 - a d) h_{i-1}, and x'_i = g . h_i (eq. 5, 6).
+X' = EMA(X): each channel has n damped averages h_i = a beta x_i + (1 - a d) h_{i-1}, and x'_i = g . h_i (eq. 5, 6).
 Without causality, X' also includes averages that run backward. Z = swish(X' W), Q = c_q Z + b_q and K = c_k Z + b_k of
 width z, V = swish(X W_v), and the bias b of the scores depends on i - j (eq. 9-15). The residual connection of the
 block adds the output to X.
@@ -61,7 +61,7 @@ class Mega(Mixer):
                 self.info, formula=formula, complexity="L c D + L D (n + log L), chunks of c", linear_memory=True
             )
         dim, bias, each = config.dim, config.bias, (self.directions, config.dim, averages)
-        # Of each average: the logits of a and d, and the factors b and g.
+        # For each average: the logits of a and d, then the factors beta and g.
         self.keep, self.damp = nn.Parameter(0.2 * torch.randn(each)), nn.Parameter(0.2 * torch.randn(each))
         self.expand, self.reduce = nn.Parameter(0.2 * torch.randn(each)), nn.Parameter(torch.randn(each))
         self.shared = nn.Linear(dim, width, bias=bias)
@@ -69,7 +69,7 @@ class Mega(Mixer):
         self.shifts = nn.Parameter(torch.zeros(2, width))  # b_q and b_k
         self.value, self.reset, self.update, self.by_average = (nn.Linear(dim, dim, bias=bias) for _ in range(4))
         self.by_attention = nn.Linear(dim, dim, bias=False)
-        self.bias = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))  # one for each i - j from 1 - reach on
+        self.bias = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))  # one per i - j, from 1 - reach to reach - 1
         self.dropout = Dropout(config.dropout)
 
     @property
@@ -90,7 +90,7 @@ class Mega(Mixer):
     def average(self, x: Tensor) -> Tensor:
         """Return X' [B, L, D], the moving averages of x [B, L, D]."""
         a = self.keep.sigmoid()
-        # Below 1 even if both sigmoids round to 1, so that log1p is finite.
+        # a d, clamped below 1 even if both sigmoids round to 1, so that log1p is finite.
         taken = (a * self.damp.sigmoid()).clamp(max=1 - torch.finfo(a.dtype).eps / 2)
         rate = torch.log1p(-taken)
         rate, c = torch.complex(rate, torch.zeros_like(rate)), a * self.expand * self.reduce * self.averages**-0.5 / 2

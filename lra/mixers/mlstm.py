@@ -75,9 +75,10 @@ class Mlstm(Recurrent):
 def gated_memory(q: Tensor, k: Tensor, v: Tensor, log_in: Tensor, log_decay: Tensor, log_floor: Tensor) -> Tensor:
     """Compute y_i = C_i^T q_i / max(|n_i . q_i|, floor_i).
 
-    C_i = exp(g_i) C_{i-1} + exp(a_i) k_i v_i^T and n_i = exp(g_i) n_{i-1} + exp(a_i) k_i.
+    C_i = exp(log_decay_i) C_{i-1} + exp(log_in_i) k_i v_i^T, n_i = exp(log_decay_i) n_{i-1} + exp(log_in_i) k_i and
+    floor_i = exp(log_floor_i).
 
-    q, k [..., L, M], v [..., L, N], log_in a, log_decay g and log_floor = log(floor) [..., L], none of them positive
+    q, k [..., L, M], v [..., L, N]; log_in, log_decay and log_floor [..., L], none of these three positive
     -> y [..., L, N]. log_floor gets no gradient.
     """
     v = pad(v, (0, 1), value=1.0)  # a column of ones: its state is n

@@ -83,7 +83,7 @@ class Retention(Attention):
 def rotate(x: Tensor) -> Tensor:
     """Rotate the pairs (x_m, x_{m + w}), w = Dh // 2, at position i by the angle i / 10000^(m / (w - 1)).
 
-    The product of two rotated vectors depends on their positions only through the distance. If Dh is odd, the last
+    The product of two rotated vectors depends on their positions i and j only through i - j. If Dh is odd, the last
     column is unchanged.
     """
     half = x.shape[-1] // 2

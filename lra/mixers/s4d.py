@@ -1,7 +1,7 @@
 """S4D: a diagonal state space model s' = A s + B u, y = 2 Re C s in each channel, discretised by zero-order hold.
 
 It is computed as a convolution. The N/2 modes stand for N modes in conjugate pairs. B is trained, or fixed at 1 because
-only its product with C matters. In the formula C_n is this product B_n C_n, and B-_n is (exp(dt A_n) - 1) / A_n. The
+only its product with C matters. In the formula C_n is this product B_n C_n, and B-bar_n is (exp(dt A_n) - 1) / A_n. The
 parameter of Re A is log(-Re A), so every mode decays. Without causality a second kernel, with the same modes and a
 separate C, reads later positions; lag 0 belongs to the first kernel.
 """
@@ -27,7 +27,8 @@ class S4D(Mixer):
 
     Args:
         state: N, the number of modes, even.
-        init: initial imaginary parts of A, pi n (`lin`) or N/pi (N / (2n + 1) - 1) (`inv`); real parts are -1/2.
+        init: initial imaginary part of A in mode n = 0, 1, ...: pi n (`lin`) or N/pi (N / (2n + 1) - 1) (`inv`). All
+            real parts start at -1/2.
         dt_min: steps start log-uniform between dt_min and dt_max.
         b: initial values of a trained B, `ones` or `normal`; None for a fixed B of one.
         copies: number of copies of A and B, each shared by D / copies adjacent channels; None for one per channel.

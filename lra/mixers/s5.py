@@ -1,8 +1,9 @@
 """S5, simplified state space layers: one diagonal state space model with all channels as inputs and outputs (eq. 6).
 
-Each mode has a step dt. A starts as the eigenvalues of a block-diagonal matrix of `blocks` HiPPO-N matrices; they come
-in conjugate pairs, of which one is used. Without causality the same recurrence also runs backward, and its states have
-a separate C, as in the authors' code. The parameter of Re A is log(-Re A), so every mode decays.
+Each mode has a step dt. A starts as the eigenvalues of a block-diagonal matrix of `blocks` HiPPO-N matrices. The
+eigenvalues come in conjugate pairs, and one of each pair is used. Without causality the same recurrence also runs
+backward, and its states have a separate C, as in the authors' code. The parameter of Re A is log(-Re A), so every mode
+decays.
 """
 
 from typing import ClassVar
@@ -57,7 +58,7 @@ class S5(StateSpace):
             raise UserError(f"attention.state={state}: expected a multiple of {2 * blocks}, twice attention.blocks")
         super().__init__(config, state // 2)
         eigenvalues, vectors = hippo_n(state // blocks)
-        # A and V: the modes have the inputs V^H B, and C V reads them.
+        # Eigenvalues A and eigenvectors V. In terms of the modes, B becomes V^H B and C becomes C V.
         a, to_modes = torch.tensor(eigenvalues).repeat(blocks), torch.tensor(vectors, dtype=torch.complex64)
         self.log_decay = nn.Parameter((-a.real).log().float())  # log(-Re A)
         self.frequency = nn.Parameter(a.imag.float())  # Im A

@@ -150,7 +150,7 @@ class Simple(Attention):
         """Return K^T V times the scale [B, H, Dh, Dh].
 
         One product per head serves all documents, so that no weight is copied. With x_j = m + d_j, where m is the mean
-        of x, K^T V is W_k (sum_j d_j d_j^T) W_v^T + L (W_k m + b_k) (W_v m + b_v)^T.
+        of the n real positions, K^T V is W_k (sum_j d_j d_j^T) W_v^T + n (W_k m + b_k) (W_v m + b_v)^T.
         """
         mean, spread = Moments.apply(x, key_mask)  # [B, D], [B, D, D]
         products = product(self.key.weight, spread.flatten(0, 1).T, x.dtype)  # [H Dh, B D]

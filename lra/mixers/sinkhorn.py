@@ -84,7 +84,10 @@ class Sinkhorn(Attention):
         return y.flatten(2, 3)[:, :, :length]
 
     def permutation(self, k: Tensor, real: Tensor) -> Tensor:
-        """Return P [B, H, N, N] for keys k [B, H, N, b, Dh] with the mask `real` [B, 1, N, b]; zero for padding."""
+        """Return P [B, H, N, N] for keys k [B, H, N, b, Dh] with the mask `real` [B, 1, N, b].
+
+        Rows and columns of blocks without a real token are zero.
+        """
         with full_precision(k.device):
             logits = at_least_float32(k).sum(dim=3) @ self.sort[..., : k.shape[2]]
             return doubly_stochastic(self.noise(logits) / self.temperature, real.any(dim=3), self.iterations)

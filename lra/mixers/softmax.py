@@ -66,7 +66,7 @@ class Softmax(Attention):
 
 
 def has_flash(dtype: torch.dtype, device: torch.device, head_dim: int) -> bool:
-    """Return True if the FlashAttention kernels accept this type and head width on this device."""
+    """Return True if the FlashAttention kernels accept this dtype and head width on this device."""
     half = dtype in (torch.bfloat16, torch.float16)
     return half and device.type == "cuda" and head_dim % MULTIPLE == 0 and head_dim <= WIDEST
 

@@ -1,7 +1,8 @@
 """Linear attention with learned random-feature kernels: GMM, FastFood and Generative, each as RKS and as PRF.
 
-With x' = x Dh^-1/4 and frequencies Omega [Dh, m], a learned function of random noise, the weight of key k for query q
-is the kernel K(q, k) = phi(q) . phi(k). E is the mean over the noise:
+RKS stands for random kitchen sinks, PRF for positive random features. With x' = x Dh^-1/4 and frequencies Omega
+[Dh, m], a learned function of random noise, the weight of key k for query q is the kernel K(q, k) = phi(q) . phi(k).
+E is the mean over the noise:
 
 RKS  phi(x) = [cos(x' Omega), sin(x' Omega)] / sqrt(m), and a constant s:  E K = E cos(omega . (q' - k')) + s^2
 PRF  phi(x) = exp(x' Omega - |x'|^2) / sqrt(m):  E K = exp(-|q' - k'|^2 / 2) for omega ~ N(0, I)
@@ -138,9 +139,12 @@ class Prf(Spectral, abstract=True):
 
 
 class GmmRks(Rks):
-    """RKS with frequencies Sigma^T w +- mu, w ~ N(0, I): a learned Gaussian per head and its mirror image.
+    """RKS with the 2 m frequencies Sigma^T w + mu and Sigma^T w - mu, w ~ N(0, I).
 
-    E K(x, y) = 2 exp(-|Sigma d|^2 / 2) cos(mu . d) + s^2 with d = x' - y', normalised as in the released code.
+    They follow a learned Gaussian per head and its mirror image.
+
+    E K(q, k) = 2 exp(-|Sigma d|^2 / 2) cos(mu . d) + s^2 with d = q' - k'. The factor 2 is there because the features
+    are divided by sqrt(m), as in the released code, not by sqrt(2 m).
     """
 
     info = spectral_info(RKS, "x'(Σᵀw ± μ)", CLOSED_FORM)
@@ -161,7 +165,7 @@ class GmmRks(Rks):
 class GmmPrf(Prf):
     """PRF with frequencies exp(sigma / 2) w + mu, w ~ N(0, I): one learned diagonal Gaussian per head.
 
-    E K(x, y) = exp(mu . t + |exp(sigma / 2) t|^2 / 2 - |x'|^2 - |y'|^2) with t = x' + y'.
+    E K(q, k) = exp(mu . t + |exp(sigma / 2) t|^2 / 2 - |q'|^2 - |k'|^2) with t = q' + k'.
     """
 
     info = spectral_info(PRF, "x'(e^½σ w + μ)", CLOSED_FORM)
@@ -196,7 +200,7 @@ class FastfoodRks(Rks):
 
 
 class FastfoodPrf(Prf):
-    """PRF with the frequencies of `FastfoodRks`, as in the released class, whose constructor fails."""
+    """PRF with the frequencies of `FastfoodRks`; the released code has such a class, but its constructor fails."""
 
     info = spectral_info(PRF, "SHGPHB x' / √{size}", FASTFOOD, complexity="L D Dh")
 
@@ -379,11 +383,8 @@ class _Waves(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, angles: Tensor, factor: float, constant: float) -> Tensor:
-        samples = angles.shape[-1]
-        waves = angles.new_full((*angles.shape[:-1], 2 * samples + 1), constant)
-        waves[..., :samples] = angles.cos()
-        waves[..., samples:-1] = angles.sin()
-        waves[..., :-1] *= factor
+        last = torch.full_like(angles[..., :1], constant)
+        waves = torch.cat([angles.cos() * factor, angles.sin() * factor, last], dim=-1)
         ctx.save_for_backward(waves)
         return waves
 
@@ -391,7 +392,7 @@ class _Waves(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
         (waves,) = ctx.saved_tensors
         samples = waves.shape[-1] // 2
-        # Both contain the factor already.
+        # cos and sin contain the factor already.
         cos, sin = waves[..., :samples], waves[..., samples:-1]
         return torch.addcmul(grad[..., samples:-1] * cos, grad[..., :samples], sin, value=-1), None, None
 

@@ -1,6 +1,6 @@
 """Define the encoder block: a mixer and a feed-forward net with norms and residual connections.
 
-Legend: B examples, N positions (including the CLS, if there is one), D width.
+Legend: B documents, N positions (including the CLS, if there is one), D width.
 """
 
 import torch

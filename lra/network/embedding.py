@@ -1,6 +1,6 @@
 """Embed tokens as the input of the first block.
 
-Legend: B examples, L tokens, D width.
+Legend: B documents, L tokens, D width.
 """
 
 import math

@@ -59,7 +59,7 @@ def document_head(features: int, spec: TaskSpec, architecture: Architecture) -> 
     """Create the head that maps features of an example's documents [B, features] to logits [B, classes].
 
     `head_hidden` lists the widths of the hidden layers. If it is None, there is one hidden layer of `mlp_dim`; for
-    pairs of documents a second one of `mlp_dim // 2` follows, and the activation is ReLU (the paper's Table 3).
+    pairs of documents a second one of `mlp_dim // 2` follows, and the activation is ReLU (SimpleTRON, Table 3).
     """
     hidden, between = architecture.head_hidden, ACTIVATIONS[architecture.head_activation]
     if hidden is None:
@@ -74,7 +74,7 @@ def document_head(features: int, spec: TaskSpec, architecture: Architecture) -> 
 
 
 def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
-    """Pool x [B P, N, D] to [B P, D], over the positions where `mask` [B P, N] is True; None: all are."""
+    """Pool x [B P, N, D] to [B P, D], over the positions where `mask` [B P, N] is True, or all if it is None."""
     if pooling == "last":
         return x[:, -1] if mask is None else x[torch.arange(len(x), device=x.device), mask.sum(dim=1).clamp(min=1) - 1]
     if pooling in ("cls", "first"):

@@ -1,6 +1,6 @@
 """Define the norms and the feed-forward net of a block.
 
-Legend: B examples, N positions, D width.
+Legend: B documents, N positions, D width.
 """
 
 import torch
@@ -90,7 +90,7 @@ class FeedForward(nn.Sequential):
 
 
 class _GeluDrop(torch.autograd.Function):
-    """GELU with the values at flat `indices` set to zero; `FeedForward` applies the dropout scale to its weights."""
+    """GELU with the values at flat `indices` set to zero; `FeedForward` scales the next layer's weights."""
 
     @staticmethod
     def forward(ctx, x: Tensor, indices: Tensor) -> Tensor:

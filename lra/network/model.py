@@ -1,6 +1,6 @@
 """Build the model for a task and an attention: embedding, blocks and head.
 
-Legend: B examples, P documents per example, L tokens, N positions (L, and the CLS if there is one), D width.
+Legend: B examples, P documents per example, L tokens, N positions (L, or L + 1 with a CLS), D width.
 """
 
 from collections.abc import Callable, Iterable
@@ -172,7 +172,7 @@ class Model(nn.Module):
 
 
 def _xavier(module: nn.Module, kept: set[nn.Parameter]) -> None:
-    """Draw a linear layer's weights from Xavier's uniform and set its bias to zero, except for parameters in `kept`."""
+    """Draw a linear layer's weights by Xavier's uniform rule and set its bias to zero, except parameters in `kept`."""
     if isinstance(module, nn.Linear):
         if module.weight not in kept:
             nn.init.xavier_uniform_(module.weight)

@@ -2,8 +2,8 @@
 
 A mode is one complex state s with its rate, Re rate < 0. The causal forms are exactly causal. A Fourier transform over
 all positions would not be, because its rounding errors would carry later inputs into earlier outputs.
-Legend: B batch, L positions, D channels, N modes; from and to: positions of an input and an output in a chunk. Sizes
-side by side, such as `from 2`, are one flattened axis.
+Legend: B batch, L positions, D or C channels, N modes; from and to: positions of an input and an output in a chunk.
+Sizes side by side, such as `from 2`, are one flattened axis.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """Draw training noise as a pure function of (seed, step, layer, document, head, row, column).
 
 A row is a position or a query, a column a channel or a key. Noise does not depend on padding, packing or
-micro-batches, and a resumed run needs no random state. A CPU compares 16-bit words of a random generator with a
-threshold. Accelerators and compiled blocks compare a hash of the coordinates with it instead.
+micro-batches, and a resumed run needs no random state. A CPU compares 16-bit numbers of a random generator with a
+threshold. Accelerators and compiled blocks compare a 32-bit hash of the coordinates with a threshold instead.
 Legend: B documents, H heads, L positions, F channels, m keys, R rows of a packed batch.
 """
 
@@ -21,8 +21,8 @@ from lra.ops.packing import Packed
 
 PIECE = 1 << 16  # number of values whose noise a CPU draws at a time
 LEVELS = 1 << 16  # on a CPU dropout probabilities are multiples of 1 / LEVELS
-# Number of 64-bit draws from the start of one row of attention weights to the next; odd, so that all bits of the state
-# differ between rows.
+# Number of 64-bit draws from the start of one row of attention weights to the next; odd, because with an even number
+# the lowest bit of the generator's state would be the same at the start of all rows.
 JUMP = 0x9E3779B97F4A7C15
 ROW, COLUMN, HEAD = -0x61C8864F, -0x7A143589, -0x3D4D51C3  # odd multipliers of the coordinates in the hash
 MIX, FINISH = -0x7A143595, -0x3D4D51CB  # multipliers of MurmurHash3's 32-bit finaliser (Appleby)
@@ -39,7 +39,7 @@ class Keyed(nn.Module):
         super().__init__()
         self.key: tuple[int, int, int] | None = None  # seed, step, layer
         self.documents: Sequence[int] = ()  # [B] indices of the documents in the step's batch
-        self.hash_words: Tensor | None = None  # [B] int32, one random word per document
+        self.hash_words: Tensor | None = None  # [B] int32, one random number per document
         self.seed: Tensor | None = None  # int64 scalar on the host, sum of `hash_words`; dropout seed of fused kernels
         self.hashed = False  # True: hash the coordinates on a CPU, too
 
@@ -82,7 +82,7 @@ class Dropout(Keyed):
 
     With `over="channels"` whole channels of x [B, L, F] are set to zero (Tompson et al. 2015). On a CPU the probability
     is rounded to a multiple of 1 / 65536, but the scale is computed from the unrounded p: at p = 0.1 the mean of the
-    output is 0.9999932 times the mean of the input (noise version 2).
+    output is 0.9999932 times the mean of the input (`NOISE_VERSION` 2).
     """
 
     def __init__(self, p: float, over: Over = "values") -> None:
@@ -130,7 +130,7 @@ class Dropout(Keyed):
         assert self.key is not None
         seed, step, layer = self.key
         level, size, width = round(self.p * LEVELS), prod(shape), shape[-1]
-        # A 64-bit draw holds four 16-bit words, one for each value; a value is dropped if its word is below the level.
+        # A 64-bit draw holds four 16-bit numbers, one per value. A value is dropped if its number is below `level`.
         if self.over == "channels":
             words = streams.pcg(seed, "dropout", step, layer, document, 0).random_raw(-(-width // 4)).view(np.uint16)
             yield (np.arange(0, size, width)[:, None] + np.flatnonzero(words[:width] < level)).ravel()
@@ -165,7 +165,8 @@ def set_keys(model: nn.Module, *, seed: int, step: int, documents: Sequence[int]
     layers = [module for module in model.modules() if isinstance(module, Keyed)]
     if not layers:
         return
-    # One word for every document of the step's batch and every layer, whatever micro-batch the document is in.
+    # Draw one random 32-bit number per layer and document of the step's batch, so that the noise does not depend on the
+    # split into micro-batches.
     raw = streams.pcg(seed, "dropout", step).random_raw((max(documents, default=0) + 1) * len(layers))
     raw = (raw >> np.uint64(32)).astype(np.uint32).view(np.int32)
     words = torch.from_numpy(np.ascontiguousarray(raw.reshape(-1, len(layers))[list(documents)].T))  # [layers, B]

@@ -93,10 +93,11 @@ def gram_of(x: Tensor) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a @ b for a [M, K] and b [K, N], or a [H, M, K] and b [H, K, N]; no axis is over positions.
+    """Return a @ b for a [M, K] and b [K, N], or a [H, M, K] and b [H, K, N], without an axis over positions.
 
     `dtype` is the type in which the products over positions are computed. If it is bf16, a CPU multiplies two matrices
-    in bf16, and stacks of one matrix per head in fp32. Otherwise a CPU rounds less than plain fp32 products do.
+    in bf16, and stacks of one matrix per head in fp32. Otherwise a CPU uses `small_product` for two matrices and
+    float64 for stacks, which round less than plain fp32 products.
     """
     if dtype == torch.bfloat16 and on_cpu(a):
         return a.to(dtype) @ b.to(dtype) if a.dim() == 2 else a.float() @ b.float()
@@ -131,7 +132,7 @@ def small_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class ProductByHead(torch.autograd.Function):
-    """Matrix product a [H, M, K] @ b [H, K, N] with a gradient; no axis is over positions.
+    """Matrix product a [H, M, K] @ b [H, K, N] with a gradient.
 
     A CPU computes it in float64, one head at a time, so that the factors of a head stay in the cache.
     """

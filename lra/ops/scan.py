@@ -1,8 +1,8 @@
 """Compute recurrences over positions in chunks: matrix products within a chunk, a state passed between chunks.
 
-All are exactly causal, with time and memory linear in the length L. Decays are given as logarithms, none positive; only
-products of decays are formed, which never overflow.
-Legend: M width of queries and keys, N width of values, a state is [M, N]; C positions of a chunk, T chunks of a tile.
+All are exactly causal, with time and memory linear in the length L. Decays are given as logarithms, none positive, so
+no decay from an earlier to a later position exceeds 1.
+Legend: M width of queries and keys, N width of values, a state is [M, N]; C positions per chunk, T chunks per tile.
 """
 
 import math
@@ -234,8 +234,8 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
         kept: [..., 1, M], decay of the whole chunk.
     """
     chunk, size = g.shape[-2], min(BLOCK, g.shape[-2])
-    # Clamp decays to at least exp(-22) in fp32, so that no quotient within a block overflows. What a smaller decay lets
-    # through is below the rounding error.
+    # Clamp decays to at least exp(-22) in fp32, so that no quotient within a block overflows. Contributions with a
+    # smaller decay are below the rounding error.
     lowest = -HEADROOM * math.log(torch.finfo(g.dtype).max) / (BLOCK - 1)
     first, *others = g.clamp(min=lowest).exp().unflatten(-2, (-1, size)).unbind(-2)  # each [..., blocks, M]
     rows = [torch.ones_like(first)]

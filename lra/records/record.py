@@ -248,7 +248,7 @@ def unsigned(values: Any) -> dict[str, Any]:
 
 
 def signed(values: dict[str, Any]) -> dict[str, Any]:
-    """Return `values` with `schema`, and `sha256` of the result without it; non-finite numbers become None."""
+    """Return `values` with `schema` and `sha256`, the digest of all other entries; non-finite numbers become None."""
     whole = finite({**values, "schema": SCHEMA})
     return {"sha256": digest(whole), **whole}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lra.core.errors import UserError
 
-if TYPE_CHECKING:  # torch takes seconds to import, and a finished run is skipped without it
+if TYPE_CHECKING:  # importing torch takes seconds, and skipping a finished run does not need it
     from torch import Tensor
 
 NOTES = "lra"  # the only key of the metadata

@@ -120,8 +120,8 @@ def styles_of(columns: list[Column]) -> dict[str, Style]:
 def highlighted(column: Column, styles: dict[str, Style]) -> dict[str, Style]:
     """Return the style of each system in a panel of curves.
 
-    Up to `TOGETHER` systems are all coloured. Of more systems, the Transformer, the variants of Simple and then the
-    best ones are coloured, `TOGETHER` in all, and the others are grey.
+    Up to `TOGETHER` systems are all coloured. If there are more, the Transformer and the variants of Simple are
+    coloured, then the best other systems until `TOGETHER` are coloured; the rest are grey.
     """
     cells, sign = column.cells, 1 if column.lower_is_better else -1
     best = sorted(cells, key=lambda cell: math.inf if cell.summary.mean is None else sign * cell.summary.mean)

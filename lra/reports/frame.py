@@ -26,9 +26,9 @@ MAJORITY = "majority class"  # name of the majority-class baseline in records
 FITTED = ("bag of", "centroid", "convolution")  # words in the names of baselines that fit weights to data
 MILESTONES = ("50", "90", "99")  # validation accuracies in percent
 LARGEST = 1e15  # a perplexity above this is treated as infinite
-COLUMN = ["protocol", "selection", "task"]  # values that identify a column of a table
-CELL = [*COLUMN, "attention", "variant", "settings"]  # values that identify a cell
-INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # columns that seeds.csv leaves out
+COLUMN = ["protocol", "selection", "task"]  # keys that identify a column of a table
+CELL = [*COLUMN, "attention", "variant", "settings"]  # keys that identify a cell
+INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # columns of the DataFrame that seeds.csv omits
 
 
 def runs_frame(folder: Path, runs: list[Run], published: Published, selection: str | None = None) -> pd.DataFrame:
@@ -120,7 +120,7 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
         "device": record.provenance.device,
         "commit": record.provenance.commit,
         "dirty": record.provenance.dirty,
-        # the 95 % interval of the test accuracy is not entirely above the accuracy of the majority class
+        # True if the 95 % interval of the test accuracy is not entirely above the accuracy of the majority class
         "at_majority": majority is not None and not_above(tested.correct, tested.examples, majority),
     }
 
@@ -164,8 +164,8 @@ def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, st
 def baselines(frame: pd.DataFrame) -> dict[str, float]:
     """Return the results of the trivial baselines of a column, by name.
 
-    Rounding, which depends on the processor and the number of threads, changes the results of fitted baselines. The
-    best result among the runs is returned.
+    Rounding, which depends on the processor and the number of threads, changes the results of fitted baselines, so
+    the best result among the runs is returned.
 
     Raises:
         UserError: if runs differ in a baseline that is not fitted.
@@ -210,7 +210,8 @@ def declared_reference(frame: pd.DataFrame) -> tuple[str | None, float]:
     return pairs[0]
 
 
-# Runs of a cell may differ only in the seed; runs of a column must have the same task version, data, protocol and goal.
+# Runs of a cell may differ only in the seed, the initial weights and settings that change rounding. Runs of a column
+# must have the same task version, data, metric, protocol and goal.
 
 
 def refuse_hidden_differences(frame: pd.DataFrame) -> None:

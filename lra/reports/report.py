@@ -71,7 +71,10 @@ class Report:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """The content of table.csv, plus three columns: one row per system and per trivial baseline of each column."""
+        """One row per system and per trivial baseline of each `Column`.
+
+        The row has the values of table.csv, and `kind`, `short` and `published_mean`.
+        """
         return pd.concat([column.rows() for column in self.columns], ignore_index=True)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Compute the statistics of a report. Functions import SciPy and statsmodels, because these imports are slow."""
+"""Compute the statistics of a report. SciPy and statsmodels are imported inside functions, because this takes long."""
 
 import math
 from collections.abc import Sequence
@@ -109,7 +109,7 @@ class Comparison:
 def compare(
     first: Sequence[float], other: Sequence[float], margin: float, *, lower_is_better: bool = False
 ) -> Comparison:
-    """Compare the scores of two cells.
+    """Return the difference of the mean scores of two cells, with tests of it.
 
     The difference is the mean of `first` minus the mean of `other`. Differences within `margin` count as equivalent.
     """
@@ -146,7 +146,7 @@ def not_above(correct: int, examples: int, percent: float) -> bool:
 
 
 def median_steps(steps: Sequence[float | None]) -> float | None:
-    """Return the number of steps after which half of the seeds have solved a task; None if fewer than half do.
+    """Return the number of steps after which at least half of the seeds have solved a task; None if fewer do.
 
     Args:
         steps: number of steps until each seed solved the task; None for a seed that did not.

@@ -17,7 +17,7 @@ from lra.records.runs import Run
 from lra.reports import Report
 
 WIDTH = 120  # maximum number of characters printed from a line that does not match
-NAMED = ("# Results: ", r"\label{tab:")  # such lines contain the folder's name, which may differ in a copy
+NAMED = ("# Results: ", r"\label{tab:")  # starts of lines with the folder's name, which may differ in a copy
 
 
 def verify(folder: Path, selection: str | None = None) -> tuple[int, list[str]]:

@@ -47,7 +47,11 @@ class Components:
     pretraining: "PretrainingPhase | None" = None
 
     def backend(self, device: str) -> dict[str, str]:
-        """Return the backend for the record. Raises UserError if the configured one cannot compute on `device`."""
+        """Return {"backend": description} for the record, or {} if `scan` is None.
+
+        Raises:
+            UserError: the configured backend cannot compute on `device`.
+        """
         return {} if self.scan is None else {"backend": self.scan.describe(device)}
 
 
@@ -79,7 +83,7 @@ def assemble(settings: Settings) -> Components:
     with configure.blamed("attention", settings.attention):
         made = without_memory(lambda: model(builder.spec))
     mixer, row = made.blocks[0].mixer, None
-    if type(mixer).__module__.split(".")[0] != "lra":  # reports have names only of lra's own mixers
+    if type(mixer).__module__.split(".")[0] != "lra":  # reports have names for lra's mixers only
         row = {"name": mixer.info.name or type(mixer).__name__, "complexity": f"O({mixer.info.complexity})"}
     components = Components(
         builder=builder,
@@ -113,7 +117,7 @@ def without_memory(compute: Callable[[], Value]) -> Value:
 
 
 def _frozen_and_grouped(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callable[[TaskSpec], Model]":
-    """Return a function that builds a model and freezes and groups its weights as the recipe says."""
+    """Return a function that builds a model, freezes the groups in `recipe.freeze`, and checks `recipe.groups`."""
 
     def model(spec: TaskSpec) -> "Model":
         made = designed(spec)
@@ -125,7 +129,11 @@ def _frozen_and_grouped(designed: "Callable[[TaskSpec], Model]", recipe: Recipe)
 
 
 def _pretraining(settings: Settings, options: Pretrain, components: Components, final: "Model") -> PretrainingPhase:
-    """Return the pretraining phase. Raises UserError if it would not provide all of `final` but its head."""
+    """Return the pretraining phase.
+
+    Raises:
+        UserError: `init` is set, too, or pretraining would not provide every weight of `final` outside the head.
+    """
     if settings.init is not None:
         raise UserError("pretrain, init: both set the initial weights; use init=scratch or pretrain=none")
     recipe = parsed(Recipe, {**asdict(settings.train), **options.train}, "pretrain.train.")
@@ -143,7 +151,8 @@ def _pretraining(settings: Settings, options: Pretrain, components: Components, 
         seed=settings.seed if options.seed is None else options.seed,
         model=model,
         train=recipe,
-        # `seed` and `train` above include both. They are reset here so that equal pretrainings have equal keys.
+        # `seed` and `train` above already contain these two options. They are reset so that equal pretrainings have
+        # equal keys.
         pretrain=replace(options, seed=None, train={}),
         probe=None,  # a probe changes no weights, so the key leaves it out
     )

@@ -58,7 +58,7 @@ def trainer_of(
 ) -> Trainer:
     """Return the trainer of a job at its first step; `log` receives the lines of `metrics.jsonl`."""
     settings, recipe = job.settings, job.settings.train
-    environment = {  # a run resumes only if all of this is unchanged, since any change may alter results
+    environment = {  # must be unchanged when a run resumes, unless resume=inexact: any change may alter results
         **provenance.environment(task.digest, device),
         "processes": distributed.count(),
         "precision": settings.precision,
@@ -149,7 +149,7 @@ def _pretrain(
     """Pretrain, from the last checkpoint if any, save the weights with the best validation, and return the summary.
 
     Args:
-        task: the task whose inputs are learned.
+        task: the task of the run, whose training inputs the model is pretrained on.
         name: digest of everything that determines the weights.
     """
     started, settings, folder = provenance.now(), pretraining.settings, pretraining.folder

@@ -175,7 +175,7 @@ class Loggers:
         """Call a method of a logger and return True; if it fails, print the error and return False."""
         try:
             getattr(logger, method)(*arguments)
-        except (Exception, SystemExit) as error:  # any error of a library or its service; results need no logger
+        except (Exception, SystemExit) as error:  # no error of a logger may stop the run
             reason = f"{type(error).__name__}: {configure.first_line(error)}"
             say(f"{self._job.title}: logger {type(logger).__name__}.{method} failed: {reason}; the run continues")
             return False

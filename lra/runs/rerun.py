@@ -39,7 +39,7 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
         default_out: write to `reruns/NAME` instead of `current.out`, where NAME is the run's results folder.
 
     Returns:
-        True if all compared numbers are equal.
+        True if the evaluations and the compared entries of both records are equal.
 
     Raises:
         UserError: the run cannot be read or trained, its code or data have changed, or it was rerun before.
@@ -72,7 +72,7 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
     conditions = [each.provenance.model_dump() for each in (earlier, made.record)]
     noise = [each["noise"] for each in conditions]
     if numbers and noise[0] != noise[1] and (job.settings.model.dropout > 0 or job.settings.attention.get("gumbel")):
-        verdict = f"noise in training was version {noise[0]}, now {noise[1]}, so its numbers cannot be equal"
+        verdict = f"noise in training was version {noise[0]}, now {noise[1]}, so the results cannot be equal"
         say(f"{path}: {verdict} ({job.folder})", to_stdout=True)
         return False
     say(f"{path}: {'not ' if numbers else ''}equal to the last bit ({job.folder})", to_stdout=True)
@@ -99,8 +99,8 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
         **asdict(current),
         **{key: value for key, value in config.items() if key not in ("init", "code")},
         "init": None,
-        "threads": earlier.provenance.threads,  # another number of threads, or library, rounds sums differently
-        "products": earlier.provenance.products or current.products,
+        "threads": earlier.provenance.threads,  # another number of threads would round sums differently
+        "products": earlier.provenance.products or current.products,  # as would another library of matrix products
         "device": device if current.device == "auto" else current.device,
         # The files of both runs are compared, so save the weights if the earlier run did.
         "checkpoint": {**asdict(current.checkpoint), "keep": WEIGHTS in earlier.files},
@@ -125,7 +125,7 @@ def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
 
 
 def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
-    """Return the job that trains a kept run again, and its pretraining, which is not read from the cache."""
+    """Return the job that trains a kept run again; its pretraining is computed again, too, not read from the cache."""
     task = path.absolute().parts[-_levels(earlier)]
     cell = Cell(task, earlier.protocol, earlier.attention, earlier.variant, earlier.settings)
     if ".." in cell.folder.parts:
@@ -138,7 +138,7 @@ def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
 
 
 def _levels(run: RunRecord) -> int:
-    """Return the number of folders from below the results folder to the run's; the first is the task option."""
+    """Return the number of folder names in the path of a run's folder below the results folder."""
     return 5 + bool(run.settings)  # task, protocol, attention, variant, settings if any, seed
 
 

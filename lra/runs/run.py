@@ -71,7 +71,7 @@ def run(job: Job) -> Status:
     settings, components, device = job.settings, job.components, device_of(job.settings.device)
     if not RunFolder.of(job).is_done:
         components.builder.locate(DataConfig.of(settings))  # raises UserError without data, before a folder is made
-    # torchrun and joblib forward signals from the terminal, so a second signal does not mean "stop now".
+    # torchrun and joblib forward the terminal's signals, so a signal may arrive twice, and a second one is ignored.
     repeated = distributed.started_with() > 1 or multiprocessing.parent_process() is not None
     stop = StopFlag(settings.sweep_minutes, repeated=repeated)
     keep_memory()  # before the first matrix product, which reads the variables that this sets
@@ -121,7 +121,7 @@ def _check_ranks(job: Job) -> None:
     """Raise UserError if torchrun started more ranks than can share a batch."""
     ranks, batch_size = distributed.started_with(), job.settings.train.batch_size
     norm_over = job.settings.model.norm_over
-    max_ranks = 1 if norm_over == "batch" else batch_size  # batch norm needs the batch; else a rank needs an example
+    max_ranks = 1 if norm_over == "batch" else batch_size  # batch norm needs the whole batch on one rank
     if ranks > max_ranks:
         raise UserError(
             f"torchrun started {ranks} processes: at most {max_ranks} can share a batch of train.batch_size="
@@ -131,10 +131,10 @@ def _check_ranks(job: Job) -> None:
 
 @contextmanager
 def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> Iterator[Attempt]:
-    """Yield an attempt to train a run on every rank.
+    """On every rank, yield the state of an attempt to train a run.
 
-    Rank 0 locks the folder first, and writes the record afterwards, also after an error. The other ranks wait for
-    rank 0.
+    Rank 0 locks the folder first, and writes the record afterwards, also after an error. The other ranks wait until
+    rank 0 has prepared the data, or leaves without training.
     """
     attempt = Attempt(Loggers(job))
     if not distributed.is_main():
@@ -145,7 +145,7 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
         attempt.status = attempt.status or Status.FAILED
         return
     folder = RunFolder.of(job)
-    with nullcontext() if folder.is_done else folder.lock():  # no lock: a complete run may be read-only
+    with nullcontext() if folder.is_done else folder.lock():  # no lock, because its folder may be read-only
         if folder.is_done:  # another process may have finished it before the lock was free
             attempt.status = _skipped(job, folder)
             yield attempt
@@ -217,7 +217,8 @@ def _trainer(job: Job, task: Task, device: str, stop: StopFlag, attempt: Attempt
     """Return the trainer of a run at step 0.
 
     Raises:
-        UserError: `train.selection` does not fit the task, or initial weights or mixer have a fault.
+        UserError: `train.selection` does not fit the task, the initial weights do not fit the model, a user's mixer
+            fails a check, or there is no compiler for `train.compile`.
         Paused: a signal came during compilation.
     """
     settings, components = job.settings, job.components

@@ -24,7 +24,7 @@ from lra.runs.settings import Settings
 if TYPE_CHECKING:  # torch takes seconds to import
     from lra.training.trainer import Trainer
 
-LOCK_PATIENCE_SECONDS = 1.0  # wait, because processes that read a status lock the folder for an instant
+LOCK_PATIENCE_SECONDS = 1.0  # maximum wait for the lock, which a process that reads the status holds for an instant
 INEXACT = ("precision", *ROUNDING)  # configuration keys that may change with resume=inexact
 NO_RECORD = "the process ended without a record: it was killed, perhaps for lack of memory"
 
@@ -100,7 +100,7 @@ class RunFolder:
         allowed = INEXACT if resume == "inexact" else ROUNDING if ended else ()
         changes = [] if there is None else config_differences(there, self.settings, allowed)
         if run is not None and run.status == Status.FINISHED and not changes:
-            changes = _data_differences(run, self.settings)  # `resume` compares the data of a paused run
+            changes = _data_differences(run, self.settings)  # a paused run's data are compared by `RunFolder.resume`
         return run, changes
 
     def status(self) -> tuple[Status, str]:
@@ -126,7 +126,10 @@ class RunFolder:
         return hold(self.path / LOCK, LOCK_PATIENCE_SECONDS)
 
     def clear(self) -> None:
-        """Write config.json; first remove the record and error.log, or all files of a run that `overwrite` replaces."""
+        """Write config.json, and remove the record and error.log.
+
+        If `overwrite` replaces a run of another configuration, all its files but the lock are removed first.
+        """
         sweep_partials(self.path)
         if self.settings.overwrite and self._found(self.settings.resume)[1]:
             for path in self.path.iterdir():
@@ -175,7 +178,7 @@ class RunFolder:
 def config_differences(config: Mapping[str, Any], settings: Settings, may_change: Container[str]) -> list[str]:
     """List the differences between a run's recorded `config` and `settings`, except in the keys `may_change`.
 
-    Data paths are not compared, because the digests of the data are.
+    Data paths are not compared, because the digests of the data are compared instead.
     """
     now = json.loads(json.dumps(settings.config_key))  # as in a record, where tuples are lists
     there, here = ({"code": {}, **record.without_paths(config)} for config in (config, now))
@@ -201,6 +204,6 @@ def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
 
 
 def prepared(builder: TaskBuilder, settings: Any) -> Task:
-    """Return the data of a task, prepared first if the cache lacks them; `DataConfig.of` reads `settings`."""
+    """Return the data of a task, prepared first if the cache lacks them; `settings` is what `DataConfig.of` accepts."""
     with ProgressBar(builder.spec.name, "preparing the data, once") as progress:
         return builder.build(DataConfig.of(settings, progress))

@@ -16,7 +16,7 @@ def training_tokens(components: Components) -> int:
 
 
 class SweepTime:
-    """Estimator that prints the time of a sweep after some seconds of its first run, and stops it above `max_hours`."""
+    """Estimator of a sweep's time: prints it after some seconds of the first run; stops the sweep above `max_hours`."""
 
     def __init__(self, job: Job) -> None:
         settings, spec = job.settings, job.components.builder.spec

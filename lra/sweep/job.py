@@ -25,7 +25,7 @@ def train(cfg: DictConfig) -> str | float:
     """Train the run of a configuration that a sweeper composed.
 
     Returns:
-        The status of the run; for a search its best validation score, or minus infinity if the run is not finished.
+        The status of the run; in a search the value to maximise, minus infinity if the run is not finished.
 
     Raises:
         Paused: a signal or a time limit stopped a run that trains in the process of the sweep itself.
@@ -69,4 +69,4 @@ def train(cfg: DictConfig) -> str | float:
     if not searching:
         return outcome
     record = RunFolder.of(job).record if outcome in (Status.FINISHED, Status.SKIPPED) else None
-    return float("-inf") if record is None else search.objective(record)  # the value to maximise
+    return float("-inf") if record is None else search.objective(record)

@@ -69,7 +69,7 @@ def _equal(
         if found is None or RunFolder.of(run).is_claimed:
             continue
         if run.folder.resolve() in sources or run.settings.lacks_weights:
-            reasons["kept runs have no weights, and here a run starts from those of another"] += 1
+            reasons["kept runs have no weights, but in this sweep a run starts from the weights of another"] += 1
         elif reason := _difference(run, found.record):
             reasons[reason] += 1
         else:

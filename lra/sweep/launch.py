@@ -96,7 +96,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     except Paused as pause:
         say(pause.line)
         code = pause.code
-    except Exception as error:  # of the launcher: joblib raises one when a worker is killed
+    except Exception as error:  # from the launcher: joblib raises an exception when a worker is killed
         broken = f"{type(error).__name__}: {error}"
     _conclude(plan, refused, broken, code)
 

@@ -19,9 +19,9 @@ SHARD = re.compile(r"(.+)-\d+-of-(\d+)")  # such as train-00000-of-00004, withou
 
 
 def _described(value: Any) -> Any:
-    """Return the value; raise ValueError, with the forms of `Data`, if it is a list, null or has unknown splits.
+    """Return the value; raise ValueError, which lists the forms of `Data`, for a list, null or unknown splits.
 
-    Pydantic checks the rest.
+    Pydantic checks all other values.
     """
     if value is None or isinstance(value, list) or (isinstance(value, dict) and not value.keys() <= {*SPLITS}):
         raise ValueError("expected a folder, a file, {train: FILE, val: FILE, test: FILE}, or hf:NAME")
@@ -60,9 +60,9 @@ def files_of(builder: FromSource, data: Data) -> Paths:
 
 
 def _in_folder(folder: Path, split: str) -> list[Path]:
-    """Return the files of a split in a folder or in its subfolder `data`; [] if it has no files.
+    """Return the files of a split in a folder or in its subfolder `data`; [] if there are none.
 
-    These are one file, several shards, or the files of one subfolder; names are compared without regard to case.
+    These are one file, several shards, or the files of one folder named after the split; case is ignored in names.
     """
     found: dict[str, list[Path]] = {}
     for path in [*_visible(folder), *_visible(folder / "data")]:

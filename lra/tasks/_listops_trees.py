@@ -109,14 +109,14 @@ Level = tuple[np.ndarray, np.ndarray]
 def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: int, max_args: int) -> list[Level]:
     """Draw the trees of a chunk level by level, and return the levels of the trees with a length within bounds.
 
-    One 64-bit word determines a node: bits 0-1 whether it is an operator, bits 2-3 which operator, and the upper half,
-    multiplied by the range and shifted, its digit or its number of arguments (bias below 3e-9).
+    One random 64-bit number determines a node: bits 0-1 whether it is an operator, bits 2-3 which operator, and the
+    upper half, multiplied by the range and shifted, its digit or its number of arguments (bias below 3e-9).
     """
     trees = np.arange(TREES_PER_CHUNK)  # [n]: index of the tree of each node of the level; level 1 has the roots
     lengths = np.zeros(TREES_PER_CHUNK, dtype=np.int64)
     drawn = []
     for depth in range(1, max_depth + 1):
-        words = bits.random_raw(len(trees))  # [n] uint64, one word per node of this level
+        words = bits.random_raw(len(trees))  # [n] uint64, one random number per node of this level
         high = words >> np.uint64(32)
         if depth == 1:  # every root is an operator, since a single digit is always too short
             operator = np.ones(len(trees), dtype=bool)
@@ -190,8 +190,8 @@ def _lay_out(levels: list[Level], sizes: list[np.ndarray]) -> np.ndarray:
         tokens[positions[inner] + sizes[depth][inner] - 1] = IDS[CLOSE]  # closes the operator's subtree
         if depth + 1 < len(levels):
             runs = arguments[inner]
-            before = np.cumsum(sizes[depth + 1]) - sizes[depth + 1]  # tokens of the level before each child
-            # The value of `before` at the first child of the same operator; `before - first` is a child's offset in it.
+            before = np.cumsum(sizes[depth + 1]) - sizes[depth + 1]  # number of tokens in subtrees before each child
+            # `before` of the operator's first child; `before - first` is the offset of a child from this first one.
             first = np.repeat(before[np.cumsum(runs) - runs], runs) if len(runs) else before
             positions = np.repeat(positions[inner] + 1, runs) + before - first  # + 1 for the operator itself
     return tokens

@@ -113,7 +113,7 @@ def lay(pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, po
 def empty(window: int, padding: int, style: Paddles, n: int) -> Board:
     """Return a board of n images without snakes, in which `padding` pixels at each edge of the window are occupied."""
     side = window + 2 * style.rim
-    # Distance of each pixel from the centre in half pixels, the larger of rows and columns [side, side].
+    # [side, side]: the larger of the row and column distances of each pixel from the centre, in half pixels.
     far = np.maximum.outer(*[np.abs(2 * np.arange(side) - side + 1)] * 2)
     inner = window - 2 * padding
     frame = np.where((far < window) & (far > inner - 1), FULL, 0).astype(np.uint8)

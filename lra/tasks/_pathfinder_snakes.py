@@ -24,7 +24,8 @@ BLOCK = 500  # number of images in a block
 PAIRS_AT_ONCE, PIXELS_AT_ONCE = 1 << 12, 1 << 25
 TRIES = 3  # maximum number of attempts to add a paddle to a snake
 DISTRACTOR_TRIES = 5  # maximum number of attempts to place a distractor
-# A snake cannot grow if the sum of its weights is at most this number, which is 1e-4 in the public generator.
+# A snake cannot grow if the weights of all candidates for its next paddle sum to at most this number. It is the bound
+# 1e-4 of the public generator, in units of the maximum weight WEIGHT * FULL.
 DEAD_END = WEIGHT * FULL // 10_000
 GUESSES = 16  # number of random positions to try for a first paddle before all positions are checked
 FRUITLESS = 1 << 15  # number of pairs begun per completed pair above which `_pairs` gives up

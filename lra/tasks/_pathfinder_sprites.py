@@ -109,7 +109,7 @@ class Paddles:
 
     @property
     def rim(self) -> int:
-        """Maximum number of pixels by which the sprite of a paddle or of a candidate exceeds the window."""
+        """Maximum number of pixels by which the sprite of a paddle, drawn or only tried, exceeds the window."""
         return self.near.shape[-1] // 2 + 2
 
 
@@ -152,7 +152,8 @@ def paddles(length: int, thickness: float, margin: int, continuity: float, seed_
 def _seen(masks: np.ndarray, reach: int) -> np.ndarray:
     """Return the pixels of value FULL of each mask, relative to its centre [360, S, 2].
 
-    As in the public generator, they are shifted by 1, and only those up to `reach` rows and columns ahead are used.
+    As in the public generator, row and column offsets are increased by 1, and pixels with an offset above `reach` are
+    left out.
     """
     lists = [np.argwhere(mask == FULL) - len(mask) // 2 + 1 for mask in masks]
     lists = [offsets[(offsets <= reach).all(axis=1)] for offsets in lists]

@@ -132,7 +132,8 @@ class AgNews(FromSource):
     def identity(self) -> Identity:
         auto = "wordpiece" if self._pieces else "bpe"
         kind = auto if self.tokenizer == "auto" else self.tokenizer
-        return {**super().identity(), "vocab": None, "tokenizer": kind}  # the vocabulary counts as a raw file
+        # The path of the vocabulary is left out; instead the SHA-256 of the file counts, since `files` lists the path.
+        return {**super().identity(), "vocab": None, "tokenizer": kind}
 
     def find(self) -> Source:
         """Return the first source that exists: the official CSV files, files with a part of train, or else the hub."""
@@ -149,7 +150,7 @@ class AgNews(FromSource):
             )
         examples_by_split = source.read()
         ordered, train = source.name != PARTIAL, examples_by_split["train"]
-        if not ordered:  # the file has another order than the official one, and the split at 70 % must not depend on it
+        if not ordered:  # the partial file is not in the official order, and the split must not depend on its order
             train = sorted(train, key=lambda item: hashlib.sha256(item[0].encode()).digest())
         cut = len(train) * 7 // 10
         splits = {"train": train[:cut], "val": train[cut:], "test": examples_by_split["test"]}

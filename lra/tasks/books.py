@@ -32,7 +32,7 @@ ENDS = (0.90, 0.95)  # ends of train and of validation, as fractions of all char
 COLLECTION = "childrens_books/books.jsonl"
 WANTS = f"{COLLECTION}[.xz], a book a line with the fields path, year, group ({' or '.join(GROUPS)}), text"
 LICENCE = "public domain in the USA"
-LEFT_OUT_YEAR = "1992"  # books of this year are left out: an old text in an edition that may be under copyright
+LEFT_OUT_YEAR = "1992"  # books of this year are left out: editions of old texts that may still be under copyright
 LISTING = "books.json"  # file in the folder of the prepared task that lists the paths of the books of each split
 
 

@@ -255,7 +255,9 @@ class Files(FromSource):
                 raise UserError(f"{summary['labels']['']}: {self.label} is '', expected a text or a whole number")
         train, first = labels["train"], files["train"][0]
         if len(train) < 2:
-            raise UserError(f"{first}: every {self.label} is {', '.join(train) or 'null'}, expected two different ones")
+            raise UserError(
+                f"{first}: every {self.label} is {', '.join(train) or 'null'}, expected at least two different ones"
+            )
         ids = [summary["largest"] for summary in summaries if summary["largest"] is not None]
         numbers = all(label.removeprefix("-").isdecimal() for label in train)
         return Content(
@@ -270,7 +272,7 @@ class Files(FromSource):
         return {split: fraction for split, fraction in self.fractions.items() if split not in self.content.files}
 
     def _read(self) -> dict[str, list[Example]]:
-        """Return the examples of all splits; those of splits without a file are held out from train."""
+        """Return the examples of all splits; those of splits without labelled files are held out from train."""
         content, labels = self.content, set(self.content.labels)
         for split in files_of(self, self.data).keys() - content.files.keys():
             say(f"{self.name}: {split} is not read, since its labels are hidden; a part of train is held out instead")
@@ -292,8 +294,8 @@ class Files(FromSource):
             if not chosen.any():
                 raise UserError(
                     f"task.{split}={fraction}: leaves no example of {content.files['train'][0]} for {split}: "
-                    f"{len(numbers)} rows have {numbers.max() + 1} labels; take a larger fraction, or add a file for "
-                    f"{split}; is {self.label} the column of classes?"
+                    f"{len(numbers)} rows have {numbers.max() + 1} different labels; take a larger fraction, or add a "
+                    f"file for {split}; is {self.label} the column of classes?"
                 )
             rows[split] = list(compress(rows["train"], chosen))
             rows["train"] = list(compress(rows["train"], ~chosen))

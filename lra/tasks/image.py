@@ -1,7 +1,7 @@
 """Image: CIFAR-10 in grey, read pixel by pixel, row after row; 1,024 tokens, 10 classes.
 
-Long Range Arena trains on the first 90 % in the order of its own loader, so its validation split has other images than
-the one built here.
+Long Range Arena trains on the first 90 % of train in the order of its own loader, so its validation split has other
+images than the one built here.
 
 Source:
     Data: Krizhevsky 2009, 50,000 images for training and 10,000 for test. Task: Long Range Arena (Tay et al. 2021).

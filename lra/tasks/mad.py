@@ -92,8 +92,8 @@ class Recall(Probe):
     """Base class of recall probes: sequences of key-value pairs; the value of a repeated key is the answer.
 
     A key has 1 to `key_size` different tokens, a value 1 to `value_size`; in validation and test all keys have
-    `key_size` tokens. A value follows its key in the input, so models must be causal. A fraction `noise` of the pairs
-    is replaced by random noise tokens, of which there are `noise_vocabulary`. If sizes vary, sequences are padded on
+    `key_size` tokens. An answer is also the next token of the input, so models must be causal. A fraction `noise` of
+    the pairs is replaced by tokens drawn from `noise_vocabulary` noise tokens. If sizes vary, sequences are padded on
     the left with the last token of the vocabulary.
     """
 

@@ -47,7 +47,7 @@ class Mqar(Probe):
         for key in ("length", "vocabulary"):
             value = getattr(self, key)
             if value % 2:
-                raise UserError(f"task.{key}={value}: expected an even number, half of it for keys and half for values")
+                raise UserError(f"task.{key}={value}: expected an even number, since keys and values come in pairs")
         self.turns = sorted(set(self.pairs)) if isinstance(self.pairs, list) else [self.pairs]
         # Equal settings, such as 4 and [4], become equal values, so that they have the same name and cached data.
         self.pairs = self.turns if len(self.turns) > 1 else self.turns[0]

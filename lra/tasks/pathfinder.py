@@ -110,7 +110,7 @@ class Pathfinder(Design, Generated, Paths):
     @property
     def spec(self) -> TaskSpec:
         base = min(PUBLISHED, key=lambda name: abs(PUBLISHED[name]["window"] - self.window))
-        notes = {"mended": True}  # not the public generator; old results have this word
+        notes = {"mended": True}  # marks this generator instead of the public one; old results have this word
         notes |= {
             f"{key.replace('_', ' ')} {_said(getattr(self, key))}": getattr(self, key) != value
             for key, value in PUBLISHED[base].items()

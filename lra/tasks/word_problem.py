@@ -2,8 +2,9 @@
 
     x1 x2 x3  ->  x1, x1 x2, x1 x2 x3
 
-For groups that are not solvable, such as A5 and S5, a constant number of layers cannot compute these products for all
-lengths, unless a layer is truly recurrent, as in an RNN. The product p q of permutations applies p first, then q.
+For groups that are not solvable, such as A5 and S5, this problem is complete for NC1. Transformers and diagonal
+state-space models with a constant number of layers are in TC0, so they cannot solve it for all lengths unless TC0 =
+NC1; a nonlinear RNN can. The product p q of permutations applies p first, then q.
 
 Source:
     Merrill, Petty and Sabharwal 2024, arXiv:2404.08819.

@@ -19,7 +19,7 @@ from lra.ops.packing import Packed
 from lra.training import distributed
 from lra.training.recipe import Recipe
 
-# Fixed cost of a micro-batch in tokens, times model width. CPU: measured at widths 64 to 256. CUDA: estimated.
+# Fixed cost of a micro-batch, as number of tokens * model width. CPU: measured at widths 64 to 256. CUDA: estimated.
 OVERHEAD = {"cpu": 1 << 16, "cuda": 1 << 23}
 PADDED = 0.05  # fraction of padding in a micro-batch above which packing pays
 
@@ -121,7 +121,7 @@ class MicroBatch:
 
     indices: np.ndarray  # [m] indices of its examples in the batch
     tokens: np.ndarray  # [m P, length]
-    targets: np.ndarray  # [m] or [m, length]
+    targets: np.ndarray  # [m] classes, [m, length] next tokens, or one per scored position
     scored: np.ndarray | None  # positions that are scored, see `Split.scored`
     lengths: np.ndarray  # [m P] number of tokens of each document
 
@@ -133,9 +133,9 @@ class MicroBatch:
     def packs(self, model: Model, precision: Precision) -> bool:
         """Return True if the micro-batch is packed: on an accelerator, if more than `PADDED` of it is padding.
 
-        Mixers with a packed form use it without padding, too, if it is faster, and always in evaluation: there
-        documents are sorted by length, so only some micro-batches have padding, and compiled blocks would need a graph
-        for each form.
+        Mixers with a packed form use it without padding, too, if that is faster (`packs_unpadded`), and always in
+        evaluation. Otherwise some micro-batches of an evaluation would be packed and others not, and compiled blocks
+        would need a graph for each form.
         """
         if not (
             is_asynchronous(model.every_parameter[0].device) and model.can_pack and (self.lengths + model.cls).all()

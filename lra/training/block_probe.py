@@ -30,7 +30,7 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
         heads. `score_std`: standard deviation of A, before softmax. `score_asymmetry`: ||A - A^T|| / ||A||, 0 if A is
         symmetric, about 1.41 if A is unrelated to its transpose. The last two are None if the mixer has no A.
     """
-    model.eval()  # nothing is drawn without dropout, so the probe does not change the run
+    model.eval()  # without dropout, so that the probe draws no random numbers
     first = np.arange(min(examples, len(split)))
     length = int(split.lengths(first).max()) if model.key_mask else model.max_len
     entered: list[tuple[Any, ...]] = []  # (x, key_mask) of each block
@@ -39,7 +39,7 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
             hooks.enter_context(block.register_forward_pre_hook(lambda _block, inputs: entered.append(inputs[:2])))
         logits, labels = predict(model, read(split, first, first, length), precision)
     gradients = _gradient_norms(model, cross_entropy(logits, labels))
-    # In the order of the blocks, because a mixer may read the memory of the block before.
+    # In the order of the blocks, because a mixer may read the memory of the previous block's mixer.
     measured = [
         {**_inside(block, *inputs), "gradient_norm": gradient}
         for block, inputs, gradient in zip(model.blocks, entered, gradients, strict=True)

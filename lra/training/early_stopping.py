@@ -28,9 +28,9 @@ class StoppingRule:
     """Early-stopping rule of a training.
 
     A task is solved at a validation accuracy of `train.goal` in two consecutive evaluations. Progress is a better
-    validation score or, with `train.progress`, an error that has dropped by this fraction since the last progress.
-    After `train.patience` evaluations without progress the training ends with `train.cooldown` steps of a falling
-    learning rate.
+    validation score or, with `train.progress`, an error that has dropped by more than this fraction since the last
+    progress. After `train.patience` evaluations without progress the training ends with `train.cooldown` steps of a
+    falling learning rate.
 
     Attributes:
         step: number of steps after which the training ends.
@@ -41,7 +41,7 @@ class StoppingRule:
         self.recipe = recipe
         self.step, self.why = recipe.steps, "steps"  # initial values, until an evaluation ends the run earlier
         self.at_goal = 0  # number of latest evaluations in a row that reached the goal
-        self.reached: dict[str, dict[str, float]] = {}  # step, tokens, seconds at each of REACHED, with a goal
+        self.reached: dict[str, dict[str, float]] = {}  # step, tokens, seconds at each of REACHED, if there is a goal
         self.progress: dict[str, Any] | None = None  # step and error (percent) of the last progress
 
     def update(self, last: dict[str, Any], best_step: int, tokens: int, seconds: float) -> None:
@@ -71,7 +71,7 @@ class StoppingRule:
             self.step, self.why = cooled, "no progress"
 
     def out_of_patience(self, step: int, last_progress: int) -> bool:
-        """Return True if `step` is `patience` evaluations after the last one with progress, and after the warm-up."""
+        """Return True if at least `patience * eval_every` steps have passed since the last progress and the warm-up."""
         recipe = self.recipe
         if recipe.patience is None:
             return False

@@ -103,7 +103,7 @@ def evaluate(
         batch: size of micro-batches in examples of the maximum length, see `cuts`.
         keep: receives the predicted classes.
         stop: read before each micro-batch; a signal ends the evaluation on all ranks.
-        progress: called before each micro-batch with the number of examples scored by this rank and its total number.
+        progress: called before each micro-batch with two numbers of examples of this rank: scored so far, and in total.
 
     Raises:
         Paused: `stop` received a signal.
@@ -118,7 +118,7 @@ def evaluate(
     predictions, counted, losses = 0, [], []
     for number, part in enumerate(parts):
         progress(done, total)
-        if stop is not None and number < shared:  # every rank must reduce equally often
+        if stop is not None and number < shared:  # `pause_all` reduces, so every rank must call it equally often
             distributed.pause_all(stop.signalled())
         done += len(part.indices)
         with products.of_micro_batch(part.tokens.size, model.dim):

@@ -1,8 +1,8 @@
 """Create AdamW for a recipe, and update the weights by a gradient.
 
-The host never waits for an accelerator: the loss of a step is read later. The optimiser's tensor `broken` is set in a
-step with a loss or gradient that is not finite, and prevents the update in this step and in all later ones. With
-complex weights the host waits, since torch has no fused AdamW for them.
+The host does not wait for an accelerator: the loss of a step is read later. The optimiser's tensor `broken` is set in a
+step with a loss or gradient that is not finite, and prevents the update in this step and in all later ones. Fused AdamW
+reads `broken` on the device. Torch has none for complex weights, so for these the host waits and reads `broken`.
 """
 
 import math
@@ -94,10 +94,10 @@ def compile_blocks(model: Model) -> None:
     """Compile each block. Dropout then hashes its noise on a CPU, too, instead of drawing indices."""
     from torch._functorch import config as autograd_config
 
-    torch._dynamo.config.specialize_float = True  # make float settings such as eps constants of a graph
-    torch._dynamo.config.recompile_limit = 32  # graphs of a block: training or not, padded or packed, all tokens or CLS
+    torch._dynamo.config.specialize_float = True  # compile float settings, such as eps, as constants
+    torch._dynamo.config.recompile_limit = 32  # graphs per block: training or not, padded or packed, all tokens or CLS
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # otherwise the run would continue uncompiled
-    autograd_config.backward_pass_autocast = "off"  # no autocast backwards: full-precision parts stay so
+    autograd_config.backward_pass_autocast = "off"  # else the backward of full-precision parts would use bf16
     try:
         torch.compile(torch.neg)(next(model.parameters()).detach())
     except RuntimeError as error:

@@ -81,16 +81,17 @@ class Recipe:
     def learning_rate(self, step: int, last: int | None = None) -> float:
         """Return the learning rate lr * min(1, step / warmup) * schedule; the first update, step 0, has rate 0.
 
-        rsqrt: 1 / sqrt(max(step, warmup)). cosine: half a period from the end of the warm-up over `steps`, as in Long
-        Range Arena; cosine_to_zero: over the rest of `steps`, as in the S4 family. triangular: linear from the peak to
-        1/32 of it (ULMFiT, Howard and Ruder 2018, eq. 3).
+        rsqrt: 1 / sqrt(max(step, warmup)). cosine: half a period that begins after the warm-up and takes `steps` steps,
+        so that the rate does not reach zero, as in Long Range Arena. cosine_to_zero: half a period that takes the
+        `steps - warmup` steps left, as in the S4 family. triangular: linear from the peak to 1/32 of it (ULMFiT, Howard
+        and Ruder 2018, eq. 3).
 
         Args:
             step: index of the update, from 0.
             last: number of steps of the run; in the last `cooldown` of them the rate falls linearly to zero. None:
                 `steps`.
         """
-        past, rest = max(0, step - self.warmup), max(1, self.steps - self.warmup)  # steps after warm-up: past, all
+        past, rest = max(0, step - self.warmup), max(1, self.steps - self.warmup)  # steps after warm-up: so far, in all
         factor = {
             "rsqrt": 1 / math.sqrt(max(step, self.warmup)),
             "constant": 1.0,
