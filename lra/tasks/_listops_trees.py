@@ -19,7 +19,7 @@ from lra.tasks import Progress
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE = "]"
 WORDS = (*"0123456789", *OPERATORS, CLOSE)
-IDS = {word: number for number, word in enumerate(WORDS, start=1)}  # id 0 is padding; id 16, for unknown words, is unused
+IDS = {word: number for number, word in enumerate(WORDS, start=1)}  # 0 is padding; the id 16 of unknown words is unused
 TREES_PER_CHUNK = 8_192  # number of candidates drawn together; only those with a length within the bounds are used
 FRUITLESS_CHUNKS = 64  # number of consecutive chunks without a new expression after which `generate` gives up
 
