@@ -50,7 +50,7 @@ LICENCE = "non-commercial research; cite Zhang, Zhao and LeCun 2015"
 ORDERED_BY_DIGEST = "by SHA-256 of the text: the source has not the official order"
 
 PARTIAL, HUB = "ag_news_partial", "fancyzhx/ag_news"
-PARTIAL_ROWS = "18.6k train"  # note in the task's name; the full training data have 120,000 items
+PARTIAL_ROWS = "18.6k train"  # note in the task's name for partial training data: about 18,600 of 120,000 items
 WANTS = "ag_news_csv/train.csv and ag_news_csv/test.csv of the unpacked ag_news_csv.tgz"
 CSV_FILES = {"train": "ag_news_csv/train.csv", "test": "ag_news_csv/test.csv"}
 PARTIAL_FILES = {"train": f"{PARTIAL}/train.partial.jsonl.xz", "test": f"{PARTIAL}/test.csv.xz"}
@@ -67,9 +67,10 @@ class AgNews(FromSource):
     """Builder of the task; an example is the title and description of a news item, as tokens.
 
     Args:
-        tokenizer: `wordpiece` is the tokenizer of bert-base-cased, whose vocabulary is the file `vocab`, or else comes
-            from the data folder or the hub; `wordpiece_uncased` lower-cases the text first; `bpe` is trained on the
-            training split; `auto` is `wordpiece` if the vocabulary is on this machine, else `bpe`, and never downloads.
+        tokenizer: `wordpiece` is the tokenizer of bert-base-cased; its vocabulary is the file `vocab` if that is set,
+            else a file in the data folder if there is one, else the file on the hub. `wordpiece_uncased` lower-cases
+            the text first. `bpe` is trained on the training split. `auto` is `wordpiece` if the vocabulary is on this
+            machine, else `bpe`; it never downloads.
         vocab: path of BERT's vocabulary file, or None.
         vocabulary: number of tokens of the BPE.
         head: number of tokens kept from the beginning of an item that is longer than head + tail.
@@ -132,11 +133,11 @@ class AgNews(FromSource):
     def identity(self) -> Identity:
         auto = "wordpiece" if self._pieces else "bpe"
         kind = auto if self.tokenizer == "auto" else self.tokenizer
-        # The path of the vocabulary is left out; instead the SHA-256 of the file counts, since `files` lists the path.
+        # The vocabulary's path is omitted: the SHA-256 of the file is added to these values, since `files` lists it.
         return {**super().identity(), "vocab": None, "tokenizer": kind}
 
     def find(self) -> Source:
-        """Return the first source that exists: the official CSV files, files with a part of train, or else the hub."""
+        """Return the source: the official CSV files if they exist, else files with a part of train, else the hub."""
         for name, layout in (("the official CSV files", CSV_FILES), (PARTIAL, PARTIAL_FILES)):
             if files := self.together(layout):
                 return of_splits(name, files, _of_file)
@@ -190,7 +191,7 @@ class AgNews(FromSource):
         return decode(ids, tokenizer)
 
     def _tokenizer(self, train: list[str], path: Path) -> "Tokenizer":
-        """Return the tokenizer, which is loaded or trained on the texts `train`, and save it as `path`."""
+        """Load a WordPiece tokenizer, or train a BPE on the texts `train`; save the result as `path` and return it."""
         if not self._pieces:
             return train_bpe(train, self.vocabulary, path)
         wants = f"{VOCABULARIES[0]}, or choose task.tokenizer=bpe"

@@ -24,13 +24,13 @@ from lra.datasets.tokenise import TOKENIZER, BpeVocabulary, decode, encode, trai
 from lra.tasks import TaskSpec, titled
 
 VERSION = 1
-CONTEXT, VOCABULARY = 128, 5_000  # values in the paper; the task's name lists other values
+CONTEXT, VOCABULARY = 128, 5_000  # values in the paper; the task's name shows any other value
 Group = Literal["children", "young-adventure"]
 GROUPS = get_args(Group)
 ENDS = (0.90, 0.95)  # ends of train and of validation, as fractions of all characters
 
 COLLECTION = "childrens_books/books.jsonl"
-WANTS = f"{COLLECTION}[.xz], a book a line with the fields path, year, group ({' or '.join(GROUPS)}), text"
+WANTS = f"{COLLECTION}[.xz], one book per line with the fields path, year, group ({' or '.join(GROUPS)}), text"
 LICENCE = "public domain in the USA"
 LEFT_OUT_YEAR = "1992"  # books of this year are left out: editions of old texts that may still be under copyright
 LISTING = "books.json"  # file in the folder of the prepared task that lists the paths of the books of each split
@@ -122,7 +122,7 @@ class Books(FromSource):
 
 
 def _split(books: list[Book]) -> dict[str, list[Book]]:
-    """Return the books of each split, cut at the book ends nearest to ENDS; each split has at least one book."""
+    """Split the list at the book ends nearest to ENDS and return the books of each split, at least one per split."""
     if len(books) < len(SPLITS):
         raise UserError(f"books: found {len(books)}, expected at least {len(SPLITS)}, one for each split")
     ends = np.cumsum([len(book["text"]) for book in books])

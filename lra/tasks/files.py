@@ -56,7 +56,8 @@ class Content:
         files: files of train and of each other split with labels.
         labels: names of the classes, in the order of their numbers.
         texts: number of texts of an example.
-        vocabulary: number of token ids in all splits, padding included; None if the data are texts.
+        vocabulary: largest token id of the labelled splits plus 2, since ids begin at 0 and padding is added; None if
+            the data are texts.
     """
 
     files: Paths
@@ -100,7 +101,7 @@ class Files(FromSource):
     padding: NonNegativeInt | None
     max_length: PositiveInt
     limit: PositiveInt | None
-    name: str | None = field()  # type: ignore[assignment]  # without `field()`, `TaskBuilder.name` is its default
+    name: str | None = field()  # type: ignore[assignment]  # without `field()`, `TaskBuilder.name` would be the default
 
     def __post_init__(self) -> None:
         self.fractions = {"val": self.val, "test": self.test}
@@ -118,7 +119,7 @@ class Files(FromSource):
         self._tokenizer: Tokenizer | None = None  # set by `fill` for a BPE; `baselines` decodes with it
 
     def at(self, data_config: DataConfig) -> Self:
-        """Return a copy for these folders, as `TaskBuilder.at` does, and read labels and token ids from the files."""
+        """Return a copy that uses the folders in `data_config`, and whose `content` has been read from the files."""
         builder = super().at(data_config)
         builder._content = builder._scanned()
         return builder
@@ -236,7 +237,7 @@ class Files(FromSource):
         return ids + 1 if self.tokens == "ids" else ids
 
     def _scanned(self) -> Content:
-        """Return the content of all files; summaries of files are stored until a file changes.
+        """Return the `Content` of all files; the summary of a file is cached until that file changes.
 
         A split counts as unlabelled if all its labels are empty, null or -1. If train has the label -1, -1 counts as a
         label.

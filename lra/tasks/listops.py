@@ -66,7 +66,7 @@ class Expressions(TaskBuilder):
                     file.write(f"{with_parentheses([WORDS[i - 1] for i in ids.tolist()])}\t{examples.labels[row]}\n")
 
     def baseline_predictions(self, task: Task) -> np.ndarray:
-        """Return, for each test expression [n], the most frequent class in train of expressions with the same root."""
+        """Return, for each test expression [n], the most frequent class of train expressions with the same root."""
         return by_start(task.train, task.test, 1)
 
     def baselines(self, splits: Splits) -> dict[str, float]:
@@ -157,7 +157,7 @@ class ListOpsFiles(Expressions, FromSource):
     """Builder of a task with the expressions in LRA's files basic_{train,val,test}.tsv.
 
     Args:
-        folder: folder of the files: a path, or a path below the data folder.
+        folder: path of the folder, relative to the working directory or to the data folder, or absolute.
         max_length: maximum number of tokens of an expression.
     """
 
@@ -231,7 +231,7 @@ def _spec_of(name: str, max_length: int) -> TaskSpec:
 
 
 def by_start(train: Split, test: Split, count: int) -> np.ndarray:
-    """Return, for each test expression [n], the most frequent class in train of expressions with its first tokens.
+    """Return, for each test expression [n], the most frequent class of train expressions with the same first tokens.
 
     The first `count` tokens are compared, or fewer if no expression of train begins with them. If none has the same
     root, the class is 0.

@@ -99,7 +99,7 @@ class Recall(Probe):
 
     causal: bool = field(default=True, init=False)
 
-    if TYPE_CHECKING:  # as in `Probe`
+    if TYPE_CHECKING:  # not fields here, for the reason given in `Probe`
         key_size: int
         value_size: int
         noise: float
@@ -247,7 +247,10 @@ class _Sequences:
             self.ends[rows] += 1
 
     def examples(self) -> Examples:
-        """Return the sequences aligned to the right, and answers: at a scored position, the next token."""
+        """Return inputs and answers [rows, length - 1] of the sequences, aligned to the right.
+
+        An answer is the next token if that token is scored, else -1.
+        """
         length = self.tokens.shape[1]
         source = (np.arange(length) + self.ends[:, None]) % length  # the unwritten positions come first
         tokens = np.take_along_axis(self.tokens, source, axis=1)

@@ -70,8 +70,8 @@ class Mqar(Probe):
         tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
         order = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)  # number g of each query position
         weights = order ** (self.power - 1.0)
-        # The positions with the smallest exponential times, whose rates are the weights, are a weighted sample without
-        # replacement.
+        # Draw for each position an exponentially distributed time whose rate is the weight; the positions with the
+        # smallest times are a weighted sample without replacement.
         late = -np.log(draws.uniform(rows, len(order))) / weights
         queries = 2 * pairs + 2 * late.argsort(axis=1, kind="stable")[:, :pairs]
         np.put_along_axis(tokens, queries, keys, axis=1)  # queries and keys are [n, pairs]

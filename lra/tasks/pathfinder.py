@@ -67,7 +67,7 @@ class Paths(TaskBuilder):
         return groups
 
     def baseline_predictions(self, task: Task) -> np.ndarray | None:
-        """Return, for each test picture [n], the more frequent label in train of pictures with its marker distance.
+        """Return, for each test picture [n], the more frequent label of train pictures with the same marker distance.
 
         Pictures from files have no known distance; for them the result is None.
         """
@@ -110,7 +110,7 @@ class Pathfinder(Design, Generated, Paths):
     @property
     def spec(self) -> TaskSpec:
         base = min(PUBLISHED, key=lambda name: abs(PUBLISHED[name]["window"] - self.window))
-        notes = {"mended": True}  # marks this generator instead of the public one; old results have this word
+        notes = {"mended": True}  # means: not drawn by the public generator; old results have this word
         notes |= {
             f"{key.replace('_', ' ')} {_said(getattr(self, key))}": getattr(self, key) != value
             for key, value in PUBLISHED[base].items()
@@ -159,7 +159,7 @@ def _said(value: Any) -> str:
 
 
 def by_distance(train: Pictures, test: Pictures) -> np.ndarray:
-    """Return, for each test picture [n], the more frequent label in train of pictures with its marker distance.
+    """Return, for each test picture [n], the more frequent label of train pictures with the same marker distance.
 
     If no picture of train has this distance, the label is 0.
     """

@@ -35,7 +35,7 @@ class PathfinderFiles(Paths, FromSource):
     """Builder of a task with the pictures of a folder, in the order in which its metadata files list them.
 
     Args:
-        folder: folder of the release: a path, or a path below the data folder.
+        folder: path of a folder of the release, relative to the working directory or to the data folder, or absolute.
         window: side of the pictures in pixels.
         split: `order` uses the first 80 % for training, the next 10 % for validation and the last 10 % for test; `s4`
             splits as the S4 family does, by PyTorch's random_split with seed 42.
@@ -97,7 +97,7 @@ def divided(n: int, split: str) -> dict[str, np.ndarray]:
 
 
 def _entries(folder: Path, files: list[Path]) -> list[Entry]:
-    """Return the pictures and labels that the metadata files list, in the order of the numbers in the file names."""
+    """Return the pictures and labels that the metadata files list; the files are read in the order of their numbers."""
     entries = []
     for path in sorted(files, key=lambda path: int(path.stem)):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
@@ -107,7 +107,7 @@ def _entries(folder: Path, files: list[Path]) -> list[Entry]:
             picture = folder / fields[0] / fields[1]
             if not picture.is_file():
                 raise UserError(f"{path}:{number}: {picture}: no such file; unpack the release again")
-            if picture.stat().st_size == 0:  # the release has one: curv_baseline/imgs/0/sample_172.png
+            if picture.stat().st_size == 0:  # in the release one file is empty: curv_baseline/imgs/0/sample_172.png
                 say(f"{picture}: empty; left out")
             else:
                 entries.append((picture, int(fields[LABEL])))

@@ -44,7 +44,8 @@ class SelectiveCopy(Probe):
         count, blank = self.tokens, self.vocabulary - 1
         chosen = 1 + draws.below(self.vocabulary - 2, rows, count)
         blanks = draws.below(count, rows, self.positions - 2 * count - 1)  # index of the token after each blank
-        before = (blanks[:, :, None] <= np.arange(count)).sum(axis=1)  # [rows, count]: blanks before each token
+        # [rows, count]: number of blanks before each token
+        before = (blanks[:, :, None] <= np.arange(count)).sum(axis=1)
         tokens = np.full((rows, self.positions), blank)
         np.put_along_axis(tokens, before + np.arange(count), chosen, axis=1)
         tokens[:, -count - 1] = blank + 1

@@ -40,8 +40,8 @@ class Text(FromSource):
 
     Args:
         max_length: maximum number of bytes of a review; longer reviews are cut at the right.
-        validation: `test` validates on the test split, as Long Range Arena and the papers do; `holdout` validates on a
-            random tenth of each class of train. A few held-out reviews are copies of reviews that stay in train.
+        validation: `test` validates on the test split, as Long Range Arena does; `holdout` validates on a random tenth
+            of each class of train. A few held-out reviews are copies of reviews that stay in train.
         limit: maximum number of examples of each split, or None.
     """
 
