@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef  # nodes that can have a docstring
-# By file: spec of the module if it was loaded when the file was read, SHA-256 and imported names of its code.
+# For each file: spec of its module (None if not loaded when the file was read), SHA-256 and imports of its code.
 _loaded: dict[Path, tuple[ModuleSpec | None, str, list[str]]] = {}
 
 
@@ -58,7 +58,7 @@ def _spec(name: str) -> ModuleSpec | None:
     if top in ("lra", *sys.stdlib_module_names):
         return None
     with suppress(ImportError, ValueError):
-        spec = find_spec(top)  # the top package first, because find_spec imports the parents of a module
+        spec = find_spec(top)  # `top` first: find_spec(name) would import the parents of an installed module
         if spec is not None:
             root = Path(next(iter(spec.submodule_search_locations or ()), None) or spec.origin or ".").parent
             return None if any(root.glob("*.dist-info")) else find_spec(name)  # pip adds one when it installs a package
@@ -71,7 +71,7 @@ def _read(path: Path, spec: ModuleSpec) -> tuple[str, list[str]]:
     # The file is read again after a reload, which gives the module a new spec.
     if path not in _loaded or _loaded[path][0] is not loaded:
         code, imports = path.read_bytes(), []
-        # On an error hash the bytes of the file: a compiled module has no source, and importing reports syntax errors.
+        # On an error hash the file's bytes: a compiled module has no source, and the import reports a syntax error.
         with suppress(SyntaxError, ValueError, ImportError):
             tree = ast.parse(code)
             for node in ast.walk(tree):

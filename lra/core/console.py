@@ -85,7 +85,7 @@ class Bar:
                 self._bar.stop()
 
     def update(self, done: float, note: str = "") -> None:
-        """Show that `done` units are finished, and a note."""
+        """Show the number `done` of finished units, and a note."""
         now = time.monotonic()
         if self._bar:
             self._bar.update(self._task, completed=done, total=self.total, note=printable(note))

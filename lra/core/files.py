@@ -24,7 +24,7 @@ class Locked(UserError):
 
 @contextmanager
 def hold(path: Path, patience: float) -> Iterator[None]:
-    """Context manager that holds the lock file `path`; the system releases it if the process dies.
+    """Context manager that holds the lock file `path`; the operating system releases the lock if the process dies.
 
     Raises:
         Locked: if another process still holds the lock after `patience` seconds.
@@ -126,7 +126,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write strict JSON (no NaN), indented, with a final newline."""
+    """Write `value` to `path` as indented JSON with a final newline. Raises ValueError for NaN and infinities."""
     write_atomic(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 

@@ -55,7 +55,7 @@ def quoted(text: str, safe: str = " ") -> str:
 
 
 def file_name(text: str) -> str:
-    """Return a quoted text, shortened if it is too long for a file name."""
+    """Return `text`, which must be quoted already, shortened if it is too long for a file name."""
     return shortened(text, FILE_NAME_BYTES, lambda name: len(name.encode()))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 # Every draw depends on the stream's number: never renumber, only append.
 STREAMS = {"init": 0, "order": 1, "dropout": 2, "features": 3, "data": 4, "check": 5, "sample": 6, "mask": 7}
 
-NOISE_VERSION = 2  # version of the noise that `lra.ops.dropout` draws; records contain it
+NOISE_VERSION = 2  # version of the algorithms in `lra.ops.dropout` that draw noise; records contain it
 
 
 def key(seed: int, stream: str, *index: int) -> np.ndarray:
