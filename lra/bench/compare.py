@@ -85,7 +85,7 @@ def product_rates(tokens: int, width: int, hidden: int, rounds: int) -> Record:
 
 
 def _peak(step: Step, device: str) -> int | None:
-    """Return the peak memory in bytes; None if the accelerator has too little."""
+    """Return the peak memory of a step in bytes; None if the accelerator runs out of memory."""
     try:
         return peak_memory(step.run, device)
     except torch.OutOfMemoryError:
@@ -121,7 +121,7 @@ def peak_memory(step: Callable[[], object], device: str) -> int:
         with record_function(MEASURED):
             step()
     total = before = peak = 0
-    # A CPU has no counter of allocated bytes: sum those of the profile's allocations (positive) and frees (negative).
+    # A CPU has no counter of allocated bytes: sum the profile's allocations (positive) and frees (negative).
     for event in sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
         if event.name() == MEASURED:
             before = peak = total
@@ -132,7 +132,7 @@ def peak_memory(step: Callable[[], object], device: str) -> int:
 
 
 def write(folder: Path, record: Record) -> Path:
-    """Write the record, its page and, over several lengths, its figure; return the path of the page."""
+    """Write the record, its page and, if lengths are compared, a figure; return the path of the page."""
     write_json(folder / NAME, record)
     if record["what"] != "step" and len(record["config"]["lengths"]) > 1:
         write_atomic(folder / FIGURE, figure(record["results"]))
@@ -180,7 +180,7 @@ def _cells(result: Record) -> list[str]:
 
 
 def figure(results: list[Record]) -> bytes:
-    """Return an SVG figure of milliseconds and peak memory by length."""
+    """Return an SVG figure with the time (ms) and the peak memory (MB) of each subject by length."""
     drawing = Figure(figsize=(7, 3), layout="constrained")
     panels = drawing.subplots(1, 2)
     for title in dict.fromkeys(result["subject"] for result in results):

@@ -28,7 +28,7 @@ Again = Callable[..., BenchSettings]
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """One row of a comparison; `plain` is True for the implementation in plain PyTorch."""
+    """An attention or model to measure; `plain` is True for the implementation in plain PyTorch."""
 
     title: str
     plain: bool
@@ -84,7 +84,7 @@ def layer_step(subject: Subject, length: int, device: str) -> Step:
 
 
 def model_step(subject: Subject, length: int | None, device: str) -> Step:
-    """Return the training step of a model on random documents of `length` tokens; None: `max_len` of the task."""
+    """Return the training step of a model on random documents of `length` tokens (if None, the task's `max_len`)."""
     settings = subject.settings
     system = assemble(settings)  # type: ignore[arg-type]
     recipe, spec, seed = system.recipe, system.builder.spec, settings.seed
