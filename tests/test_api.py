@@ -211,7 +211,7 @@ def test_impossible_comparisons_are_refused(results: Results) -> None:
     for call, message in (
         (lambda: lra.compare(simple, results.system("Simple", task="listops")), "expected one task and protocol"),
         (lambda: results.system("Simpel"), r"no 'Simpel' .* did you mean 'Simple'\?"),
-        (lambda: results.system("Simple"), "'Simple' has several columns"),
+        (lambda: results.system("Simple"), "'Simple' has several tasks or protocols"),
         (lambda: results.system("Simple", task="image"), "no 'Simple' with task='image'"),
     ):
         with pytest.raises(lra.UserError, match=message):

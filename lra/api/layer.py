@@ -84,7 +84,8 @@ class AttentionLayer(nn.Module):
         set_keys(self.mixer, seed=seed, step=0, documents=range(documents))
         if self.mixer.redraw_every is None:
             return
-        # Activation checkpointing restores torch's generator and repeats a call: the same seed finds the same features.
+        # Activation checkpointing restores torch's generator and repeats a call. The repeated call draws the same seed,
+        # by which its features are found.
         if seed not in self._features:
             is_due = self._calls % self.mixer.redraw_every == 0
             self._features[seed] = seed if is_due else next(reversed(self._features.values()))
@@ -191,6 +192,6 @@ def check(attention: str | AttentionLayer | Callable[[MixerConfig], Mixer], *ove
     else:
         name, make = getattr(attention, "__name__", type(attention).__name__), attention
     lines: list[str] = []
-    with torch.random.fork_rng(devices=[]):  # the checks set seeds; fork_rng restores the caller's
+    with torch.random.fork_rng(devices=[]):  # the checks set seeds; this restores the caller's random state
         results = examine(name, make, settings, lines.append)
     return CheckReport(tuple(results), "\n".join(lines))

@@ -23,7 +23,7 @@ from lra.training.batches import cuts, predict, read
 Document = str | Sequence[int] | np.ndarray
 """A text, or its token ids without padding."""
 Example = Document | Sequence[Document]
-"""A document, or a sequence of documents for a task with several in an example."""
+"""A document, or a sequence of documents if each example of the task has several documents."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Prediction:
 
 
 class TrainedModel:
-    """A trained classifier, with the weights that the test score of its run is for.
+    """A trained classifier, with the weights for which its run reports the test score.
 
     Attributes:
         record: the record of its run.
@@ -59,7 +59,7 @@ class TrainedModel:
         configure.refuse_untrusted(config, packages)
         self._builder: TaskBuilder = configure.build(config["task"], "task", kind=TaskBuilder)()
         self.module = architecture(config["attention"], parsed(Architecture, config["model"], "model."))(self._spec)
-        # After the build, which imports the user's modules, so that the imported code is compared with the record.
+        # This check follows the build, which imports the user's modules, so that it compares the imported code.
         for file, sha256 in code.fingerprints(*code.targets(config)).items():
             if config.get("code", {}).get(file) != sha256:
                 raise UserError(f"{folder}: the code in {file} has changed since the run; restore it, or train again")
@@ -115,7 +115,7 @@ class TrainedModel:
         return example  # type: ignore[return-value]
 
     def _ids(self, document: Document) -> np.ndarray:
-        """Return the token ids of a document. Raises UserError."""
+        """Return the token ids [L] uint16 of a document. Raises UserError if they do not fit the task."""
         if isinstance(document, str):
             ids = self._builder.encode(document, self._tokenizer)
         else:

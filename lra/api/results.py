@@ -72,7 +72,9 @@ class Results(Report):
             raise UserError(f"{self!r}: no {name!r} with task={task!r} and protocol={protocol!r}; {known}")
         columns = matching[["short", "protocol"]].drop_duplicates().values.tolist()
         if len(columns) > 1:
-            raise UserError(f"{self!r}: {name!r} has several columns; choose one by task= and protocol=: {columns}")
+            raise UserError(
+                f"{self!r}: {name!r} has several tasks or protocols; choose one by task= and protocol=: {columns}"
+            )
         return matching.reset_index(drop=True)
 
     def _runs(self) -> list[tuple[int, Any]]:
@@ -106,7 +108,7 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
 
     Args:
         first, other: runs of a system, as `Results.system` returns them, from one results folder or two.
-        margin: positive; smaller differences count as irrelevant; default: `sweep.margin` in conf/train.yaml.
+        margin: size above 0 below which a difference counts as irrelevant; default: `sweep.margin` in conf/train.yaml.
 
     Raises:
         UserError: the systems were not run on the same task and data under one protocol, or `margin` is not above 0.
@@ -119,7 +121,7 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
         raise UserError(
             f"{first.system.iloc[0]} on {here} and {other.system.iloc[0]} on {there}: expected one task and protocol"
         )
-    # Skipped if both are the same cell, read from two folders: seeds that are in both would be refused as duplicates.
+    # The check is skipped for one cell read from two folders: it would refuse seeds that are in both as duplicates.
     if not first[CELL].iloc[0].equals(other[CELL].iloc[0]):
         refuse_hidden_differences(pd.concat([first, other]))
     runs = present(first)

@@ -134,7 +134,7 @@ def _run_of(config: DictConfig) -> tuple[Settings, Cell]:
 def composed_command(command: str, overrides: Sequence[str]) -> Iterator[DictConfig]:
     """Context manager that composes the configuration of a command, including Hydra's node.
 
-    Hydra's global state is that of the command inside the `with` block, and is restored at its end.
+    Inside the `with` block Hydra's global configuration is that of the command; afterwards the earlier one is restored.
 
     Raises:
         UserError: a mistake in the overrides, or a UserError in the `with` block.
