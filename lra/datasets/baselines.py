@@ -10,8 +10,8 @@ from lra.datasets.splits import LMWindows
 from lra.datasets.task import Split
 from lra.datasets.tokenise import text_of
 
-COSINE_PAIRS = 5_000  # maximum number of pairs on which `Overlap` is fitted, and in a block that it reads
-PICTURES = 1_000  # number of pictures in a block that is read at once
+COSINE_PAIRS = 5_000  # maximum number of pairs that `Overlap` is fitted on, and that it reads at once
+PICTURES = 1_000  # maximum number of pictures that are read at once
 BIGRAM_WEIGHTS = np.arange(1, 20) / 20  # candidates for the weight w of `bigram`: 0.05 to 0.95
 
 

@@ -25,7 +25,7 @@ from lra.datasets.groups import Group, by_size, by_value
 from lra.datasets.task import DataConfig, Task, TaskSpec
 
 GENERATED = "generated"  # origin of the data, in the record of a generated task
-LISTED = 10  # maximum number of raw files of which a record lists each SHA-256; of more files it has one digest
+LISTED = 10  # maximum number of raw files whose SHA-256 a record lists; for more files it has one digest of all
 
 
 class TaskBuilder(ABC):
@@ -115,7 +115,10 @@ class TaskBuilder(ABC):
         return {"length": by_size(split.lengths(np.arange(len(split))).sum(axis=1)), "class": by_value(split.labels)}
 
     def baseline_predictions(self, task: Task) -> np.ndarray | None:
-        """Return the predictions [n] of a trivial baseline on test, or None; reports score them by group."""
+        """Return the predictions [n] of a trivial baseline on test; None if the task has no such baseline.
+
+        Reports score these predictions by group.
+        """
         return None
 
     def class_names(self) -> list[str]:
@@ -132,7 +135,7 @@ class TaskBuilder(ABC):
         raise UserError(f"{text!r:.80}: {type(self).__name__} has no `encode` for texts; give token ids")
 
     def decode(self, ids: np.ndarray, tokenizer: Path) -> str | np.ndarray:
-        """Return token ids as text or, for pictures, as grey values [side, side]; by default, write the ids as text."""
+        """Decode ids to text or, for pictures, to grey values [side, side]; by default, join the ids with spaces."""
         return " ".join(map(str, ids.tolist()))
 
     def export(self, task: Task, folder: Path) -> None:
@@ -180,7 +183,7 @@ class FromSource(TaskBuilder):
 
     @abstractmethod
     def find(self) -> Source:
-        """Return the source of the raw data, which is not read yet; raise UserError if there is none."""
+        """Return the source of the raw data without reading the data; raise UserError if there is no source."""
 
     @abstractmethod
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:

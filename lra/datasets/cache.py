@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from lra.core import code
 from lra.core.console import say
@@ -41,7 +40,7 @@ REMEDY = "choose another folder with cache=... or LRA_CACHE"
 # Former names of arrays; `_digest` still uses them, so that digests equal those in the records of old runs.
 IN_DIGESTS = {"positions": "places", "attributes": "known"}
 
-Splits = dict[str, Any]  # splits by name; the objective determines the subclass of `Split`
+Splits = dict[str, Any]  # splits by name; the task's spec determines the subclass of `Split`
 Identity = dict[str, Any]  # JSON values that determine the data of a task
 
 
@@ -54,6 +53,8 @@ def prepared(builder: "TaskBuilder") -> Task:
     Raises:
         UserError: the data are missing or do not fit the spec, or a cached file was changed.
     """
+    from filelock import FileLock, Timeout  # here, because the import takes 15 ms, and --help prepares nothing
+
     identity = identity_of(builder)
     folder = _folder(builder, identity)
     if not (folder / MANIFEST).exists():
@@ -107,7 +108,7 @@ def _build(builder: "TaskBuilder", folder: Path, identity: Identity) -> None:
             f"{task}: {spec.vocab_size:,} tokens, {spec.classes:,} classes; expected at most {MAX_CLASSES:,} of each"
         )
     staging = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
+    shutil.rmtree(staging, ignore_errors=True)  # a killed process may have left this folder
     staging.mkdir()
     splits = ("train", "test") if builder.validates_on_test else SPLITS
     writers = {split: Writer(staging, split, spec) for split in splits}
@@ -132,7 +133,7 @@ def _build(builder: "TaskBuilder", folder: Path, identity: Identity) -> None:
             "created_by": f"lra {__version__}",
         }
         write_json(staging / MANIFEST, manifest)
-        staging.rename(folder)  # atomic: a folder with a manifest is complete
+        staging.rename(folder)  # atomic, so a folder with a manifest is always complete
         if any(doubts.values()):
             listed = ", ".join(f"{what}: {number:,}" for what, number in doubts.items() if number)
             say(f"{task}: the data contain doubtful examples, which are kept: {listed}")
@@ -158,9 +159,10 @@ def stored(config: DataConfig, files: list[Path], what: str, compute: Callable[[
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}") from None
     state = {name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in status.items()}
-    # Size and mtime do not suffice: `cp -p` can replace a file by one with equal size and mtime; then ctime changes.
+    # ctime is compared, too, because `cp -p` can replace a file by another one with equal size and mtime.
     memo = config.cache / STORED / f"{digest([what, state])[:16]}.json"
-    with suppress(PermissionError):  # the cache of another user, for which `prepared` raises an error
+    # If another user's cache is unreadable, compute the value; `prepared` reports the error.
+    with suppress(PermissionError):
         if memo.exists():
             return read_json(memo)
     value = compute()
@@ -220,7 +222,7 @@ class Writer:
     def __init__(self, folder: Path, split: str, spec: TaskSpec) -> None:
         self.split = split
         self._folder, self._spec = folder, spec
-        # Pictures store values from 0, so 256 of them fit into a byte although there are 257 tokens.
+        # Pictures are stored as grey values 0 to 255, which fit into a byte although there are 257 token ids.
         self._dtype = np.dtype("u1" if spec.pictures or spec.vocab_size <= 256 else "<u2")
         shift = Pictures.shift if spec.pictures else 0
         self._shortest = spec.max_len if spec.fixed_length else 0
@@ -286,7 +288,7 @@ class Writer:
         self._ends.extend((self._ends[-1] + np.cumsum(np.bincount(rows, minlength=len(tokens)))).tolist())
 
     def _bytes(self, tokens: np.ndarray, lengths: Any) -> bytes:
-        """Return the tokens as bytes of the stored dtype; raise UserError if tokens or lengths are not in the spec."""
+        """Return the tokens as bytes of the stored dtype; raise UserError if a token or length is out of bounds."""
         self._check_within("token", tokens, *self._tokens)
         if self._spec.objective != "next_token":
             self._check_within("length", lengths, self._shortest, self._spec.max_len)
@@ -308,7 +310,7 @@ class Writer:
 
     def discard(self) -> None:
         """Close the file without finishing it; a no-op after `close`."""
-        with suppress(OSError):  # buffered data may not fit on the disk; they are not needed
+        with suppress(OSError):  # closing fails if the buffered data do not fit on the disk, but they are not needed
             self._file.close()
 
     def close(self) -> None:

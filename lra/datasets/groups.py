@@ -21,14 +21,15 @@ HOLD_OUT, LIMIT, SHUFFLE, HOLD_OUT_TEST = 0, 1, 2, 3  # index of each kind of ch
 
 
 def by_value(values: np.ndarray, name: Callable[[int], str] = str) -> Group:
-    """Return {name(value): indices [k] of the examples with this value} for `values` [n], in ascending order."""
+    """Return {name(value): indices [k] of the examples with this value} for `values` [n], sorted by value."""
     return {name(int(value)): np.flatnonzero(values == value) for value in np.unique(values)}
 
 
 def by_size(sizes: np.ndarray) -> Group:
-    """Return {"min-max": indices [k] of the examples with a size in this range} for `sizes` [n], in ascending order.
+    """Return {"min-max": indices [k] of the examples with a size in this range} for `sizes` [n], sorted by size.
 
-    Each range has about a fifth of the examples. If many sizes are equal, there are fewer ranges, of unequal size.
+    Each range has about a fifth of the examples. If many sizes are equal, there are fewer ranges, with unequal numbers
+    of examples.
     """
     ranks = np.arange(1, PARTS) * len(sizes) // PARTS
     # `unique`, because a size that more than a fifth of the examples have may be the bound of several ranges.
@@ -52,7 +53,10 @@ def held_out(labels: np.ndarray, fraction: float = 0.1, split: str = "val") -> n
 
 
 def limited(count: int, limit: int | None, split: str) -> np.ndarray:
-    """Return the indices of `limit` random examples out of `count`, ascending; without a limit, of all examples."""
+    """Return the ascending indices of `limit` random examples out of `count`.
+
+    If `limit` is None or at least `count`, return the indices of all examples.
+    """
     if limit is None or limit >= count:
         return np.arange(count)
     draw = streams.generator(SEED, "data", LIMIT, *split.encode())

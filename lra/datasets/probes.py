@@ -2,8 +2,8 @@
 
 An example is a sequence with answers at some positions; only these positions are scored. Examples are generated in
 blocks. A block depends only on (seed, split, block) and is drawn from raw Philox bits, so that a seed gives the same
-bytes on every machine, and a larger split begins with the same examples. Accuracy is computed over the scored positions
-of all examples together; the loss is the mean over the scored positions of a batch.
+bytes on every machine, and a larger split begins with the examples of a smaller one. Accuracy is computed over the
+scored positions of all examples together; the loss is the mean over the scored positions of a batch.
 """
 
 from abc import abstractmethod
@@ -75,7 +75,7 @@ class Probe(Generated):
 
     causal: bool
 
-    if TYPE_CHECKING:  # not fields here, so that every probe can list them in the order of its own options
+    if TYPE_CHECKING:  # properties instead of fields, so that each probe can choose the order of its fields
 
         @property
         def length(self) -> int: ...
@@ -88,7 +88,7 @@ class Probe(Generated):
         """Return `rows` generated examples; `train` is True for the training split."""
 
     def at_least(self, because: str = "", **minimum: int) -> None:
-        """Raise UserError for an option below its minimum; `because` is the `key=value` that requires it."""
+        """Raise UserError for an option below its minimum; `because` is the `key=value` that requires the minimum."""
         for key, number in minimum.items():
             value = getattr(self, key)
             if value < number:

@@ -27,7 +27,7 @@ def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO]:
                 raise UserError(f"{path}: a Git LFS pointer instead of the data; fetch them with `git lfs pull`")
         with kinds.get(path.suffix.lower(), open)(path, mode, **options) as file:
             yield file
-    except UnicodeDecodeError:  # the error's position counts from the start of a buffer, so find the line itself
+    except UnicodeDecodeError:  # its position is relative to a buffer, so search the file for the bad line
         bad = (where for where, line in lines(path) if line.decode(errors="ignore").encode() != line)
         raise UserError(f"{next(bad, path)}: {NOT_UTF8}") from None
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:

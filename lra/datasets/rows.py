@@ -49,7 +49,7 @@ class Rows(Dataset[Row]):
         self.folder, self.name, self.spec = folder, name, spec
         split = splits_of(folder, spec)[name]
         arrays = {key: np.asarray(value) for key, value in vars(split).items() if isinstance(value, np.memmap)}
-        self.split = replace(split, **arrays)  # the same memory as plain arrays, because indexing a memmap is slower
+        self.split = replace(split, **arrays)  # plain arrays on the same memory, because indexing a memmap is slower
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Rows, (self.folder, self.name, self.spec)

@@ -114,7 +114,7 @@ Objective = Literal["masked", "next"]
 
 
 def spec_of(spec: TaskSpec, objective: Objective, *, values: bool) -> TaskSpec:
-    """Return the spec of the pretraining task on the inputs of the classification task with the spec `spec`.
+    """Return the spec of the pretraining task for a classification task with the spec `spec`.
 
     Raises:
         UserError: the task does not classify.

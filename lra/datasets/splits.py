@@ -15,7 +15,7 @@ from lra.datasets.task import Split
 
 @dataclass(frozen=True, kw_only=True)
 class LMWindows(Split):
-    """Split of windows of `context` tokens, cut from the stream of all documents; one starts every `stride` tokens.
+    """Split of windows of `context` tokens from the stream of all documents; a window starts every `stride` tokens.
     An example is a window; its targets are the tokens of the window that starts one token later.
     """
 
@@ -111,7 +111,7 @@ class Pictures(Split):
 
 
 def contradictions(splits: dict[str, Split]) -> dict[str, int]:
-    """Return the number of examples of each doubtful kind.
+    """Return the number of doubtful examples by kind.
 
     The kinds are distinct examples in several splits, distinct examples with several labels, and pairs of a document
     and itself.

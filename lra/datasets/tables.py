@@ -142,7 +142,7 @@ def _csv_rows(path: Path, delimiter: str, columns: Columns) -> Iterator[Row]:
     The line number of a row is the number of its first line. Blank lines are skipped.
     """
     names, end = columns.header, 0
-    csv.field_size_limit(sys.maxsize)  # the module's limit of 131,072 characters is shorter than a book
+    csv.field_size_limit(sys.maxsize)  # the default limit per cell, 131,072 characters, is shorter than a book
     with readers.opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True, **DIALECTS[columns.quotes])
         try:
@@ -177,8 +177,8 @@ def _csv_rows(path: Path, delimiter: str, columns: Columns) -> Iterator[Row]:
 def _check_quotes(where: str, cells: list[str], delimiter: str) -> None:
     """Raise UserError for a row that may come from a file without quoting, where a quote mark is part of the text.
 
-    In such a file the parser joins all lines up to the next quote mark into one cell. Line ends in cells are common in
-    CSV, but not in TSV.
+    In such a file the parser joins all lines up to the next quote mark into one cell. Such cells are refused only in
+    TSV, because quoted cells with line ends are common in CSV.
     """
     if delimiter == "\t" and any(mark in cell for cell in cells for mark in "\t\r\n"):
         raise UserError(
@@ -188,7 +188,7 @@ def _check_quotes(where: str, cells: list[str], delimiter: str) -> None:
     if any(cell[:1].isspace() and cell.lstrip()[:1] == '"' for cell in cells):
         raise UserError(
             f"{where}: a blank before a quote mark; remove it if the mark begins a quoted cell, else task.quotes=none "
-            "reads both as text"
+            "reads the blank and the mark as text"
         )
 
 

@@ -132,7 +132,7 @@ class Split:
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray | None:
         """Return flat indices of the scored positions in the padded batch [len(examples), length].
 
-        None means that there is no choice of positions: all (next token) or none of them (classification) are scored.
+        None means that all positions (next-token prediction) or no positions (classification) are scored.
         """
         return None
 

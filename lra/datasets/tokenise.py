@@ -22,7 +22,7 @@ BpeVocabulary = Annotated[int, Field(ge=BYTE_VOCABULARY, le=MAX_VOCABULARY)]
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
 BATCH = 1_000  # number of texts encoded at once
-TOKENIZER = "tokenizer.json"  # file next to the cached splits of a task with subwords
+TOKENIZER = "tokenizer.json"  # name of the tokenizer's file, next to the cached splits of a task with subwords
 
 
 def byte_ids(text: bytes, length: int | None) -> np.ndarray:

@@ -12,7 +12,7 @@ from lra.datasets import hub
 from lra.datasets.builder import FromSource
 from lra.datasets.cache import SPLITS
 
-# names of each split in the names of files and folders, and in data sets on the hub
+# for each split, the accepted names of its files (without suffix), of its folder, and of a split on the hub
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}
 OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json")  # metadata files of `save_to_disk`
 SHARD = re.compile(r"(.+)-\d+-of-(\d+)")  # such as train-00000-of-00004, without the suffix

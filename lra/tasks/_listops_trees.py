@@ -19,7 +19,7 @@ from lra.tasks import Progress
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE = "]"
 WORDS = (*"0123456789", *OPERATORS, CLOSE)
-IDS = {word: number for number, word in enumerate(WORDS, start=1)}  # 0 is padding; 16, the unknown word, is unused
+IDS = {word: number for number, word in enumerate(WORDS, start=1)}  # 0 is padding; the id 16 of unknown words is unused
 TREES_PER_CHUNK = 8_192  # number of candidates drawn together; only those with a length within the bounds are used
 FRUITLESS_CHUNKS = 64  # number of consecutive chunks without a new expression after which `generate` gives up
 
@@ -68,7 +68,7 @@ def generate(
         if fruitless == FRUITLESS_CHUNKS:
             raise UserError(
                 f"only {done} of {total} different expressions found with {min_length} < length < {max_length}, "
-                f"max_depth {max_depth}, max_args {max_args}; widen the bounds or ask for fewer"
+                f"max_depth {max_depth}, max_args {max_args}; widen the bounds or ask for fewer examples"
             )
         if not fresh:
             continue
@@ -109,8 +109,8 @@ Level = tuple[np.ndarray, np.ndarray]
 def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: int, max_args: int) -> list[Level]:
     """Draw the trees of a chunk level by level, and return the levels of the trees with a length within bounds.
 
-    One random 64-bit number determines a node: bits 0-1 whether it is an operator, bits 2-3 which operator, and the
-    upper half, multiplied by the range and shifted, its digit or its number of arguments (bias below 3e-9).
+    A node is drawn from one random 64-bit number: bits 0-1 decide if it is an operator, bits 2-3 choose the operator,
+    and the upper 32 bits, scaled to the range, are its digit or its number of arguments (bias below 3e-9).
     """
     trees = np.arange(TREES_PER_CHUNK)  # [n]: index of the tree of each node of the level; level 1 has the roots
     lengths = np.zeros(TREES_PER_CHUNK, dtype=np.int64)

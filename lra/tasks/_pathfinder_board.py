@@ -34,7 +34,7 @@ class Snakes(NamedTuple):
         return Snakes(*(part[rows] for part in self))
 
     def longer(self, rows: np.ndarray, positions: np.ndarray, turns: np.ndarray, pivot: np.ndarray) -> "Snakes":
-        """Return the snakes of the images `rows`, each with one more paddle; `pivot` is that of the new paddles."""
+        """Return the snakes of the images `rows`, each with one more paddle, whose pivot is `pivot`."""
         return Snakes(
             np.concatenate([self.positions[rows], positions[:, None]], axis=1),
             np.concatenate([self.turns[rows], turns[:, None]], axis=1),

@@ -257,9 +257,9 @@ def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray)
     # Guesses are independent, so the first free guess is uniformly distributed over the free positions.
     positions = guesses[np.arange(len(rows)), free.argmax(axis=1)]
     placed = free.any(axis=1)
-    lost = np.flatnonzero(~placed)
+    lost = np.flatnonzero(~placed)  # paddles that fit at none of the guesses
     grid = np.argwhere(np.ones((board.window, board.window), dtype=bool))
-    owners, choices = np.divmod(np.arange(len(lost) * len(grid)), len(grid))  # all pairs of lost paddle and pixel
+    owners, choices = np.divmod(np.arange(len(lost) * len(grid)), len(grid))  # pairs of lost paddle and pixel
     free = np.flatnonzero(_fits(board, rows[lost[owners]], turns[lost[owners]], grid[choices]))
     counts = np.bincount(owners[free], minlength=len(lost))
     some = np.flatnonzero(counts)

@@ -58,7 +58,7 @@ def dilated(image: np.ndarray, radius: int) -> np.ndarray:
 
 
 def line(side: int, end: np.ndarray, width: int) -> np.ndarray:
-    """Return an image [side, side] uint8 of a line from its centre to `end`, relative to the centre in pixels."""
+    """Return an image [side, side] uint8 of a line from the image's centre to the offset `end` in pixels."""
     middle, (row, column) = side // 2, end.tolist()
     image = PIL.Image.new("L", (side, side))
     PIL.ImageDraw.Draw(image).line([(middle, middle), (middle + column, middle + row)], fill=FULL, width=width)
