@@ -24,7 +24,7 @@ COMMANDS = {
     "lra-bench": ("lra.cli.bench", "measure time and memory of steps, layers and models"),
 }
 WIDEST, NAMES = 100, 14  # in columns: maximum width of a line, and width of names before descriptions
-PURPOSES = ("Smoke", "Benchmark", "Paper", "Study")  # first words of experiments, in listing order
+PURPOSES = ("Smoke", "Benchmark", "Paper", "Study")  # first words of experiments' descriptions, in listing order
 FIRST = ("smoke", "small_listops", "demo", "hour", "table1_small", "table1", "lra", "pretraining_small")
 """Experiments of lra that are listed without `--all`; experiments of the user are always listed."""
 START = {
@@ -52,7 +52,7 @@ def robust_output() -> Iterator[None]:
         except BrokenPipeError:
             # Redirect stdout to /dev/null, because the flush when Python exits would fail again and print a traceback
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        except OSError:  # such as a full disk, which Python reports when it exits
+        except OSError:  # the disk is full, for example; Python reports this error when it exits
             pass
 
 
@@ -91,7 +91,7 @@ def contents(commands: dict[str, str], every: bool = False) -> str:
 
     Args:
         commands: descriptions by name.
-        every: list all experiments instead of those in `FIRST` and of the user.
+        every: list all experiments instead of only those in `FIRST` and the user's.
     """
     experiments = _experiments()
     if not every:

@@ -68,7 +68,7 @@ def test_weights_that_were_not_loaded_are_listed_with_the_reason(tmp_path: Path)
     report = start_from(source, tmp_path).load(tiny("system=transformer"), stub_task())
     assert report["left"] == {
         "not in the file": {"blocks.*.mixer.out.weight": 2, "blocks.*.mixer.out.bias": 2},
-        "shape [19, 6] there, [17, 6] here": {"embedding.tokens.weight": 1},
+        "shape [19, 6] in the file, [17, 6] in the model": {"embedding.tokens.weight": 1},
     }
     assert set(report["unused"].values()) == {1}
     assert len(report["unused"]) == len(source.blocks[2].state_dict())
@@ -79,7 +79,7 @@ def test_groups_named_by_take_must_fit(tmp_path: Path) -> None:
     start = start_from(tiny("system=simple", vocab_size=19), tmp_path)
     for take, message in (
         (["mixer"], r"init.take=\[mixer\]: .*blocks.0.mixer.out.weight: not in the file"),
-        (["qkv", "embedding"], r"embedding.tokens.weight: shape \[19, 6\] there, \[17, 6\] here"),
+        (["qkv", "embedding"], r"embedding.tokens.weight: shape \[19, 6\] in the file, \[17, 6\] in the model"),
     ):
         start.take = take
         with pytest.raises(UserError, match=message):
@@ -92,7 +92,7 @@ def test_frozen_weights_must_have_been_taken(tmp_path: Path) -> None:
     start = start_from(tiny("system=simple_resl", "model.dim=9"), tmp_path)
     model = tiny("system=transformer")
     model.freeze(["qkv"])
-    with pytest.raises(UserError, match=r"blocks.0.mixer.query.weight would keep its random values.*\[9, 9\] there"):
+    with pytest.raises(UserError, match=r"blocks.0.mixer.query.weight would keep its random values.*9\] in the file"):
         start.load(model, stub_task())
 
 

@@ -95,7 +95,7 @@ def test_a_run_with_earlier_noise_cannot_be_equal(cli: Commands) -> None:
     code, out, _ = cli(train.main, f"rerun='{folder}'")
     said = out[out.rindex(f"{folder}: ") :].splitlines()
     assert (code, len(said)) == (1, 1)
-    assert "noise in training was version 1, now 2, so the results cannot be equal" in said[0]
+    assert "the noise algorithm changed from version 1 to 2, so the results cannot be equal" in said[0]
 
 
 def test_a_rerun_needs_the_initial_weights(kept: Commands) -> None:

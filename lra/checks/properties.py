@@ -1,6 +1,7 @@
 """Test properties of mixers: the function of each check raises CheckFailed if the property does not hold.
 
-A check whose function uses none of the subject's inputs does not apply to the mixer, and counts as skipped.
+A check that does not apply to the mixer, such as `order` for a mixer whose `commutes` is False, leaves `subject.case`
+empty and counts as skipped.
 """
 
 from collections.abc import Callable
@@ -18,12 +19,14 @@ from lra.records import tensors
 
 SPREADS = (0.0, 10.0)  # scale factors: checks run on standard normal inputs times 0 and times 10
 REGISTERS = ("_parameters", "_buffers", "_modules")  # attributes in which torch registers tensors and modules
-STEPS = (1e-6, 1e-4)  # step sizes of finite differences: small ones cross few kinks, large ones suit float32 mixers
+# Step sizes of finite differences: a small step crosses few kinks; a large step is needed for mixers that compute in
+# float32, because rounding would hide the difference of a small step.
+STEPS = (1e-6, 1e-4)
 INPUT = "the input"  # name of the input in messages
 
 
 def registered(subject: Subject) -> None:
-    """Check that torch has registered all tensors and modules in attributes of the mixer."""
+    """Check that all tensors and modules in the mixer's attributes are registered by torch."""
     subject.case = "when it is made"
     for module in subject.mixer().modules():
         attributes = {} if isinstance(module, Keyed) else vars(module)
@@ -71,7 +74,10 @@ def shape(subject: Subject) -> None:
 
 @torch.no_grad()
 def device(subject: Subject) -> None:
-    """Run the mixer on the meta device, which needs no accelerator; a mixer that reads values of tensors passes."""
+    """Run the mixer on the meta device, which needs no accelerator.
+
+    A mixer that reads the values of tensors cannot run on the meta device, so it passes unchecked.
+    """
     hint = "give device=x.device where a tensor is made"
     for causal in {False, subject.kind.can_be_causal}:
         mixer = subject.mixer(causal=causal, dropout=0.0).to("meta")
@@ -91,7 +97,7 @@ def device(subject: Subject) -> None:
 
 @torch.no_grad()
 def finite(subject: Subject) -> None:
-    """Check that weights are finite, and outputs for zeros, for large inputs, and if all positions are padding."""
+    """Check that weights are finite and that outputs are finite for zeros, large inputs and only padding."""
     infinite = [name for name, weight in subject.mixer().named_parameters() if not weight.isfinite().all()]
     if infinite:
         subject.case = "when it is made"
@@ -182,7 +188,10 @@ def cuts(subject: Subject) -> None:
 
 @torch.no_grad()
 def padding(subject: Subject) -> None:
-    """Compare real positions' outputs with those for other padding values, no padding, and neither padding nor mask."""
+    """Compare outputs at the real positions of a padded document with those for three other inputs.
+
+    The other inputs have other values at padding, no padding, or neither padding nor mask.
+    """
     for x in subject.inputs(1, min_length=2) if subject.masks else ():
         real = x.shape[1] // 2
         subject.case += f", {x.shape[1] - real} of them padding"
@@ -209,7 +218,7 @@ def causality(subject: Subject) -> None:
             after = mixer(torch.cat([x[:, :later], 3 - x[:, later:]], dim=1))
             if difference := subject.difference(before[:, :later], after[:, :later]):
                 message = f"other inputs from position {later} on change earlier outputs by {difference:.2g}"
-                raise CheckFailed(message, "self.causal selects the causal form")
+                raise CheckFailed(message, "outputs must not read later positions if self.causal is True")
 
 
 @torch.no_grad()
@@ -219,7 +228,8 @@ def order(subject: Subject) -> None:
     for x in subject.inputs(2, min_length=2) if mixer.commutes else ():
         permutation = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(SEED))
         if difference := subject.difference(mixer(x.clone())[:, permutation], mixer(x[:, permutation])):
-            raise CheckFailed(f"commutes = True, but outputs in another order differ by {difference:.2g}")
+            message = f"outputs of permuted inputs differ by {difference:.2g} from the permuted outputs"
+            raise CheckFailed(f"commutes = True, but {message}")
 
 
 def graph(subject: Subject) -> None:

@@ -18,7 +18,7 @@ from lra.core.errors import UserError
 from lra.mixers.base import Mixer, MixerConfig
 from lra.ops import dropout
 
-SEED, STEP = 1, 0  # seed of weights, inputs and noise; step of the noise
+SEED, STEP = 1, 0  # seed of weights, inputs and noise; training step, on which the noise depends
 LRA = Path(__file__).parents[1]  # folder of the package
 
 
@@ -32,13 +32,13 @@ class CheckFailed(Exception):
 
 @dataclass
 class Subject:
-    """Subject of the checks: makes new mixers of one class, and their inputs."""
+    """Factory of the mixers that the checks test, all of one class, and of their inputs."""
 
     make: Callable[[MixerConfig], Mixer]
     config: MixerConfig
     lengths: tuple[int, ...] = (1, 2, 3, 5, 8, 13)  # lengths of the inputs in positions, ascending
     masked: bool = True
-    tolerance: float = 1e-5  # relative to the largest output; above float32's rounding, which a mixer may have
+    tolerance: float = 1e-5  # relative to the largest value; a mixer may compute in float32, whose rounding is smaller
     case: str = ""  # description of the current inputs; empty until a check uses some
     note: str = ""  # advice on a mixer that passes
 
@@ -108,7 +108,7 @@ def values(*shape: int, seed: int = SEED) -> Tensor:
 
 
 def where(error: Exception) -> str:
-    """Return file and line of the innermost traceback frame in the user's code, in brackets; empty without one."""
+    """Return " (file, line n)" for the innermost traceback frame in the user's code, or "" if no frame is in it."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     user = [(path, line) for path, line in frames if "site-packages" not in path.parts and not path.is_relative_to(LRA)]
     return f" ({user[-1][0].name}, line {user[-1][1]})" if user else ""

@@ -103,6 +103,9 @@ def show_rates(config_name: str, words: list[str]) -> list[str]:
 
 
 def flags_first(arguments: list[str]) -> list[str]:
-    """Return arguments with flags first: argparse refuses overrides on both sides of a flag: `a=1 --multirun b=1,2`."""
+    """Return arguments with flags first.
+
+    argparse refuses overrides on both sides of a flag, as in `a=1 --multirun b=1,2`.
+    """
     overrides = [text for text in arguments if text.startswith("~") or ("=" in text and not text.startswith("-"))]
     return [*(text for text in arguments if text not in overrides), *overrides]

@@ -16,7 +16,7 @@ from lra.core.names import data_name, file_name, quoted
 SWEEPER = "lra"  # option of hydra/sweeper: lra's own sweeper, which plans its runs in advance
 # Keys and sections whose values can change results.
 DECIDING = ("task", "attention", "protocol", "model", "train", "init", "pretrain", "precision")
-PLACED = ("task", "protocol", "attention", "variant", "seed")  # keys with a level of their own in a run's path
+PLACED = ("task", "protocol", "attention", "variant", "seed")  # keys whose values are levels of a run's path
 DATA = ("task.data", "task.name")  # keys that determine the name of the task's folder in a run's path
 ROUNDING = ("train.micro_batch", "train.eval_batch")  # keys that change results by rounding only
 
@@ -52,7 +52,7 @@ class Cell:
 def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Cell:
     """Return the cell of a composed configuration, with the values of the keys `varied` as its settings."""
     choices = hydra_cfg.runtime.choices
-    settings = {"case": choices["case"]} if choices["case"] else {}  # the name of an ablation stands for several keys
+    settings = {"case": choices["case"]} if choices["case"] else {}  # one name for all keys that the ablation sets
     task, protocol, attention, variant = (str(choices[group]) for group in PLACED[:4])
     for key in sorted(varied):
         value = choices[key] if key in choices else OmegaConf.select(cfg, key)
@@ -61,7 +61,7 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
             value = yaml.safe_dump(content, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
         settings[key] = value
     data = cfg.task.get("data")
-    if isinstance(data, str | DictConfig):  # building the task reports any other type
+    if isinstance(data, str | DictConfig):  # any other type is an error, raised when the task is built
         task = file_name(f"{task}-{quoted(data_name(data, cfg.task.get('name')))}")
     return Cell(task, protocol, attention, variant, settings)
 
@@ -72,11 +72,14 @@ def is_planned(hydra_cfg: DictConfig) -> bool:
 
 
 def varied_keys(cfg: DictConfig, hydra_cfg: DictConfig) -> list[str]:
-    """Return the keys in a cell's name: those that lra's sweeper varies, or else overrides that can change results."""
+    """Return the keys in a cell's name.
+
+    They are the keys that lra's sweeper varies or, without this sweeper, the overridden keys that can change results.
+    """
     if is_planned(hydra_cfg):
         return list(cfg.sweep.varied)
-    # In a search also keys that only change rounding: trials that differ in such a key would otherwise share a folder,
-    # which could hide that one of them was refused.
+    # In a search, names also contain keys that only change rounding, because trials that differ in such a key would
+    # otherwise share a folder, which could hide that one of them was refused.
     others = ROUNDING if hydra_cfg.mode == RunMode.MULTIRUN else ()
     return [key for key in typed_keys(hydra_cfg.overrides.task) if names_a_cell(key) or key in others]
 
@@ -95,7 +98,7 @@ def typed_keys(overrides: Iterable[str]) -> list[str]:
 
 
 def names_a_cell(key: str) -> bool:
-    """Return True for a key that can change results and has no level of its own in a run's path."""
+    """Return True for a key that can change results by more than rounding and is not a level of a run's path."""
     return key.partition(".")[0] in DECIDING and key not in (*PLACED, *ROUNDING)
 
 

@@ -103,7 +103,7 @@ def _choices(root: DictConfig) -> DictConfig:
 
 
 def _by(group: str) -> Callable[..., Any]:
-    """Return the resolver `by_GROUP`, which returns the value of the chosen option in a table, or else the default."""
+    """Return the resolver `by_GROUP`, which looks up the chosen option in a table and else returns the default."""
 
     def value(table: dict[str, Any], *default: Any, _root_: DictConfig) -> Any:
         choices = _choices(_root_)
@@ -136,7 +136,8 @@ def _recipe_page(*, _root_: DictConfig) -> str:
     """
     recipe, protocol = _root_.get(RECIPE), _root_.get("protocol")
     pages = options(f"{RECIPE}/{recipe}")
-    if not pages or protocol not in options("protocol"):  # a user's recipe or protocol: Hydra also searches lra_options
+    # if the recipe or the protocol is a user's, ask Hydra, which also searches lra_options
+    if not pages or protocol not in options("protocol"):
         pages = GlobalHydra.instance().config_loader().get_group_options(f"{RECIPE}/{recipe}")
     return f"{recipe}/{protocol if protocol in pages else 'paper'}"
 
@@ -195,7 +196,7 @@ def _apart() -> Iterator[None]:
 
 
 def refuse_our_names() -> None:
-    """Raise UserError if an option in `lra_options` has the name of one in conf/, which takes precedence."""
+    """Raise UserError if an option in `lra_options` has the name of an option in conf/, which would hide it."""
     for path in sorted(USER_OPTIONS.rglob("*.yaml")):
         if path.stem in options(path.parent.relative_to(USER_OPTIONS).as_posix()):
             raise UserError(f"{path}: lra has an option of this name; rename the file")
@@ -208,7 +209,7 @@ def options(group: str, folder: Path | None = None) -> list[str]:
 
 
 def hydra_options(group: str) -> list[str]:
-    """Return the options of `hydra/sweeper` or `hydra/launcher`, including those of plugins; empty for others."""
+    """Return the options of `hydra/sweeper` or `hydra/launcher`, including those of plugins; empty for other groups."""
     if group not in ("hydra/sweeper", "hydra/launcher"):
         return []
     set_up()

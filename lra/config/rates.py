@@ -34,10 +34,11 @@ def apply(cfg: DictConfig, hydra_cfg: DictConfig) -> Cell:
 
 
 def overrides(cfg: DictConfig, hydra_cfg: DictConfig) -> dict[str, Any]:
-    """Return the values that file `rates` has for the system of a configuration, except keys of the command line.
+    """Return the values in file `rates` for the system of a configuration, except for keys set on the command line.
 
     Raises:
-        UserError: if the file cannot be read, has an unknown key, or has no entry for the system of a single run.
+        UserError: if the file cannot be read or has an unknown key; for a run that does not belong to a sweep of lra's
+            sweeper, also if the file has no entry for the system.
     """
     cell = cell_of(cfg, hydra_cfg, [])
     settings = settings_for(cfg.rates, cell)

@@ -33,7 +33,7 @@ def parsed(kind: type[Kind], values: Mapping[str, Any], where: str = "") -> Kind
 
 
 def check(target: Callable, values: Mapping[str, Any], where: str, supplied: int = 0) -> None:
-    """Raise UserError, as `parsed`, if `values` do not fit the parameters of `target` after the first `supplied`."""
+    """Raise UserError if `values` do not match the parameters of `target`, without the first `supplied` parameters."""
     parameters = dict(list(signature(target).parameters.items())[supplied:])
     hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
     fields = {

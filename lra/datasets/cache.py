@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from lra.core import code
 from lra.core.console import say
@@ -54,6 +53,8 @@ def prepared(builder: "TaskBuilder") -> Task:
     Raises:
         UserError: the data are missing or do not fit the spec, or a cached file was changed.
     """
+    from filelock import FileLock, Timeout  # here, because the import takes 15 ms, and --help prepares nothing
+
     identity = identity_of(builder)
     folder = _folder(builder, identity)
     if not (folder / MANIFEST).exists():

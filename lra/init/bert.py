@@ -35,8 +35,8 @@ BLOCKS = {  # settings of the model that are the same in BERT models of all size
     "positions": "learned", "cls_position": True, "embedding_norm": True,
     "feed_forward_activation": "gelu", "feed_forward_dim": None,
 }  # fmt: skip
-LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")  # block index, part, weight or bias
-PARTS = {  # names of the parts of a block: in BERT's files, and in `Block`
+LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")  # groups: block index, part, "weight" or "bias"
+PARTS = {  # name of a part of a block in BERT's files -> its name in `Block`
     "attention.self.query": "mixer.query",
     "attention.self.key": "mixer.key",
     "attention.self.value": "mixer.value",
@@ -150,7 +150,7 @@ def _from_hub(repository: str, weights: str) -> Path:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     files = [weights, CONFIG, TOKENIZER_CONFIG, VOCABULARY]
-    with suppress(LocalEntryNotFoundError):
+    with suppress(LocalEntryNotFoundError):  # raised if the model is not in the cache; it is then downloaded below
         kept = Path(snapshot_download(repository, allow_patterns=files, local_files_only=True))
         if (kept / weights).is_file():
             return kept

@@ -60,8 +60,9 @@ class InitialWeights(ABC):
         """Load the weights into the model.
 
         Returns:
-            The SHA-256 of the file and the number of loaded parameters, and counts of weights by name: `taken` from the
-            file, `left` at their random values (by reason), and `unused` in the file.
+            Dict with the SHA-256 of the file (`sha256`), the number of loaded parameters (`parameters_taken`), and
+            counts of weights by name: weights loaded from the file (`taken`), weights of the model left at their random
+            values, by reason (`left`), and weights of the file that the model does not have (`unused`).
 
         Raises:
             UserError: if weights in `take` are missing or have another shape, a frozen weight is not loaded, or no
@@ -98,7 +99,7 @@ class InitialWeights(ABC):
         if name not in stored:
             return NOT_THERE
         there, here = list(stored[name].shape), list(value.shape)
-        return None if there == here else f"shape {there} there, {here} here"
+        return None if there == here else f"shape {there} in the file, {here} in the model"
 
 
 class Checkpoint(InitialWeights):
@@ -124,5 +125,5 @@ def weights_of_run(path: Path) -> "dict[str, Tensor]":
 
 
 def _summary(names: Iterable[str]) -> dict[str, int]:
-    """Return the count of each name, with `blocks.*` for the names of all blocks."""
+    """Return a dict from name to count, with `blocks.*` in place of `blocks.0`, `blocks.1`, ..."""
     return dict(Counter(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in names))

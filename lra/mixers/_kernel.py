@@ -91,7 +91,7 @@ def exponentials(log_q: Tensor, log_k: Tensor, causal: bool, packed: Packed | No
     else:
         top = log_k.detach().amax(dim=-2, keepdim=True)
         log_decay = []
-    top = top.masked_fill(top == -torch.inf, 0)  # where there is no real key (so far)
+    top = top.masked_fill(top == -torch.inf, 0)  # if there is no real key (so far), do not shift
     by_chunk = top if packed is None else top[packed.owner]
     if not causal:
         log_q = log_q + (top if log_q.shape[2] == 1 else by_chunk)

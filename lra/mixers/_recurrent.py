@@ -21,7 +21,8 @@ from lra.ops.dropout import Dropout
 from lra.ops.scan import both_ways
 
 TWO_SIDED = (
-    "the paper is causal; here a backward pass with the same weights is added, and both passes count the token itself"
+    "the paper is causal; here the outputs of a scan from right to left, with the same weights, are added, and both "
+    "scans include the token itself"
 )
 NORM = "the norm of the heads has no weights, because the weights of the output projection can replace them"
 
@@ -29,8 +30,8 @@ NORM = "the norm of the heads has no weights, because the weights of the output 
 class Recurrent(Mixer, abstract=True):
     """Base class of recurrent mixers.
 
-    If not causal, the recurrence runs forward and backward with the same weights, and the norm is applied to the sum of
-    the two outputs.
+    If not causal, the recurrence runs from left to right and from right to left with the same weights, and the norm is
+    applied to the sum of the two outputs.
 
     Padded positions do not change the state. `forward` sets the inputs of the recurrence to zero at these positions,
     and `recurrence` multiplies by `real` where a bias or a sigmoid would turn zero into another number. So nothing is
@@ -69,7 +70,7 @@ class Recurrent(Mixer, abstract=True):
         return self.out(y)
 
     def passes(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
-        """Return the outputs [B, H, L, N] of the forward pass, plus those of the backward pass if not causal."""
+        """Return the outputs [B, H, L, N] from left to right; if not causal, add those from right to left."""
         if self.causal:
             return self.recurrence(inputs, real)
         return both_ways(lambda *parts: self.recurrence(parts[:-1], parts[-1]), *inputs, real)
@@ -132,7 +133,7 @@ class StateSpace(Mixer, abstract=True):
     """Base class of diagonal state spaces in which every state reads all channels.
 
     h_i = exp(rate) h_{i-1} + B x_i, y_i = Re C h_i + skip x_i, then GELU and the output projection. If not causal, the
-    same recurrence also runs backward, and C reads the states of both directions.
+    same recurrence also runs from right to left, and C reads the states of both directions.
 
     Args:
         modes: number N of complex states h.

@@ -65,7 +65,7 @@ def weigh(
     Args:
         q: [B, H, ..., n, d].
         k: [B, H, ..., m, d]; v likewise.
-        mask: [B, H, ..., n, m], True where a query may attend to a key; broadcast.
+        mask: broadcastable to [B, H, ..., n, m], True where a query may attend to a key; None: all may.
         columns: positions of the keys [..., m], on which the dropout noise depends; None: 0 to m - 1.
     """
     if not dropout.drops:

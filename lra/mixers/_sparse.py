@@ -83,8 +83,8 @@ class Columns(KeyPart):
 def band(by_block: Tensor, window: int, causal: bool) -> Tensor:
     """Return a table [1, N, blocks] of the blocks within `window` positions of each block; if causal, none after it.
 
-    All rows have the same number of blocks, and the first rows begin with block 0. So these contain blocks beyond the
-    window, which a rule must mask.
+    All rows list the same number of blocks. The first rows begin with block 0 instead of a negative index, so they also
+    list blocks beyond the window, which a rule must mask, and, if causal, later blocks, which `visible` masks.
     """
     blocks, width = by_block.shape
     reach = -(-window // width)
@@ -127,7 +127,7 @@ class PatternAttention(Attention, abstract=True):
 
     @abstractmethod
     def parts(self, by_block: Tensor) -> list[KeyPart]:
-        """Return the keys that blocks `by_block` [N, b] read; they may include global positions, which are masked."""
+        """Return the keys that blocks `by_block` [N, b] read; `_gather` masks keys at global positions."""
 
     @abstractmethod
     def pattern(self, i: Tensor, j: Tensor) -> Tensor:

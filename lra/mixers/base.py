@@ -249,7 +249,7 @@ class Attention(Mixer, abstract=True):
         return linear(x, weight, bias).view(len(x), len(projections), self.config.heads, -1).unbind(1)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
-        """Return what `attend` computes, for a packed batch, shaped like q; defined by classes with `packs`.
+        """Return the outputs of `attend` for a packed batch, shaped like q; only classes with `packs` define it.
 
         q: rows [R, H, Dh], or only the first position of each document [B, H, Dh]; k, v: rows [R, H, Dh], which are
         finite at padding.
@@ -299,7 +299,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def check_output(source: str, output: object, shape: torch.Size, dtypes: tuple[torch.dtype, ...], axes: str) -> None:
-    """Raise UserError unless the output is a tensor of this shape and, unless `dtypes` is empty, one of these dtypes.
+    """Raise UserError if the output is not a tensor of this shape in one of `dtypes`; an empty tuple allows any dtype.
 
     `axes` names the axes of the shape in the message.
     """

@@ -1,7 +1,7 @@
-"""BigBird: each block of b positions reads its neighbours, two global blocks and r random blocks.
+"""BigBird: each block of b positions reads itself, its neighbours, two global blocks and r random blocks.
 
-The first and the last block of `max_positions` positions are global. A shorter input is treated as if it were padded to
-`max_positions` and masked.
+Each input is treated as if it were padded to `max_positions` and masked. The first and the last block of this padded
+input are global.
 """
 
 import torch
@@ -16,8 +16,8 @@ from lra.mixers._sparse import Blocks, KeyPart, PatternAttention, band
 class BigBird(PatternAttention):
     """Attention to neighbouring, global and random blocks.
 
-    The random blocks that a block reads are distinct, and none of them is a neighbour or global. If there are fewer
-    than r such blocks, it reads all of them; so the attention is full if `max_positions` is small.
+    The random blocks that a block reads are distinct, and none of them is a neighbour or global. If fewer than r
+    such blocks exist, the block reads all of them. So the attention is full if `max_positions` is small.
 
     Args:
         block: b, the number of positions in a block.
@@ -71,7 +71,7 @@ def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
     """Draw `count` distinct random blocks for each of N blocks and each head.
 
     Returns:
-        Indices of the drawn blocks [H, N, min(count, N - 3)]; -1 in place of those that a block lacks.
+        Indices of the drawn blocks [H, N, min(count, N - 3)], filled up with -1 for a block that may draw fewer.
     """
     free = free_blocks(torch.arange(blocks))
     # No block may draw more than N - 3 blocks: the first one excludes itself, its neighbour and the last block.

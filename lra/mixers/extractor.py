@@ -108,7 +108,7 @@ def fft_convolution(x: Tensor, weight: Tensor, groups: int, earlier: int) -> Ten
     total = -(-length // hop) * hop + taps - 1
     windows = pad(x, (0, 0, earlier, total - earlier - length)).unfold(1, window, hop)  # [B, windows, c, n]
     signal = torch.fft.rfft(windows).unflatten(2, (groups, -1))
-    # The product of transforms is a convolution, which flips the weight; conv1d does not flip it.
+    # The product of transforms is a convolution, which flips the weight. conv1d does not, so it is flipped here.
     response = torch.fft.rfft(weight.flip(-1), window).unflatten(0, (groups, -1))
     product = torch.einsum("bmgif,goif->bmgof", signal, response).flatten(2, 3)  # [B, windows, c, n / 2 + 1]
     y = torch.fft.irfft(product, window)[..., taps - 1 :]

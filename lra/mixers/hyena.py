@@ -33,8 +33,8 @@ class Hyena(Mixer):
         bands: number of frequencies that encode a position, each as sine and cosine.
         width: width of the filter network F.
         frequency: initial factor w in the activations sin(w x) of F.
-        fast: fraction of the longest input after which the fastest channel has decayed to a hundredth.
-        slow: the same fraction for the slowest channel.
+        fast: fraction of the longest input after which exp(-r t) is 0.01 in the channel with the fastest decay.
+        slow: the same fraction for the channel with the slowest decay.
     """
 
     info = MixerInfo(

@@ -41,7 +41,8 @@ class _EluPlusOne(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
-        # Not in place: compiled on torch 2.11, a `forward` that returns a tensor changed in place loses its `backward`.
+        # Not in place, because torch.compile (torch 2.11) loses the `backward` if `forward` returns a tensor that it
+        # changed in place.
         phi = x.clamp(max=0).exp() + relu(x)
         ctx.save_for_backward(phi)
         return phi
@@ -78,11 +79,11 @@ class Cosformer(KernelAttention):
         super().__init__(config, eps=eps)
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        # Angles are computed in float64 and rounded once: those of neighbours in a long input differ very little.
+        # Angles are computed in float64 and rounded once, because neighbours in a long input have nearly equal angles.
         position = torch.arange(k.shape[-2], dtype=torch.float64, device=q.device).unsqueeze(-1)
         angle = position * (math.pi / 2 / self.config.max_positions)
         turn = angle.cos().to(k.dtype), angle.sin().to(k.dtype)
-        # q may have only the first positions: `part` is cut to as many.
+        # q may have only the first positions, so `part` is cut to the length of x.
         q, k = (torch.cat([relu(x) * part[: x.shape[-2]] for part in turn], dim=-1) for x in (q, k))
         return q, k
 

@@ -17,7 +17,7 @@ from lra.mixers._sparse import WIDEST, Blocks, KeyPart, PatternAttention, band
 class Longformer(PatternAttention):
     """Sliding-window attention with global positions.
 
-    In the causal form no query reads later keys, not even a global one.
+    In the causal form no query, not even one at a global position, reads later keys.
 
     Args:
         window: w, on both sides of the query together: |i - j| <= w / 2.

@@ -1,6 +1,6 @@
 """LRU, the linear recurrent unit: one recurrence with N complex states, shared by all channels (eq. 6, 7).
 
-Without causality the same recurrence also runs backward, and its states have a separate C.
+Without causality the same recurrence also runs from right to left; the states of this direction have a separate C.
 """
 
 import math

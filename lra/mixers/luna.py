@@ -62,7 +62,7 @@ class Luna(Mixer):
         if self.config.layer == 0:
             memory = self.memory.expand(len(x), -1, -1)  # [B, M, H Dh]
         elif self._from_earlier:
-            memory = self._from_earlier.pop()  # in the list it would keep the autograd graph of this pass alive
+            memory = self._from_earlier.pop()  # left in the list, it would keep the autograd graph alive
         else:
             raise RuntimeError(f"Luna: layer {self.config.layer} has no memory of the layer before: call follow first")
         memory = self.norm(memory)

@@ -75,7 +75,7 @@ class Mamba2(Recurrent):
         x = silu(short_convolution(x, self.taps) + self.taps_bias)
         c, b, x = x.split([self.state, self.state, self.config.qkv_dim], dim=-1)
         x = split_heads(x, self.config.heads)
-        dt, log_decay = self.steps(step, real)  # [B, H, L, 1], 0 at padding, where a bias makes x nonzero
+        dt, log_decay = self.steps(step, real)  # [B, H, L, 1], 0 at padding, so x * dt is 0 despite the bias in x
         y = self.scan(causal_product, c.unsqueeze(1), b.unsqueeze(1), x * dt, log_decay.squeeze(-1))
         return y + self.skip[:, None, None] * x
 

@@ -1,7 +1,7 @@
 """Mega: one head of attention whose queries, keys and gates read an exponential moving average of the input.
 
 X' = EMA(X): each channel has n damped averages h_i = a beta x_i + (1 - a d) h_{i-1}, and x'_i = g . h_i (eq. 5, 6).
-Without causality, X' also includes averages that run backward. Z = swish(X' W), Q = c_q Z + b_q and K = c_k Z + b_k of
+Without causality, X' also includes averages from right to left. Z = swish(X' W), Q = c_q Z + b_q and K = c_k Z + b_k of
 width z, V = swish(X W_v), and the bias b of the scores depends on i - j (eq. 9-15). The residual connection of the
 block adds the output to X.
 """
@@ -26,8 +26,8 @@ class Mega(Mixer):
     Args:
         averages: n, the number of averages per channel and direction.
         width: z, the width of queries and keys.
-        chunk: number of positions in a chunk, which attend only to each other, or None for all positions. The averages
-            run across chunks.
+        chunk: number of positions in a chunk, or None for a single chunk. Positions attend only within their chunk, but
+            the averages run across chunks.
     """
 
     info = MixerInfo(
@@ -98,7 +98,7 @@ class Mega(Mixer):
         c = torch.complex(c, torch.zeros_like(c))
         if self.causal:
             return convolve_modes(x, rate[0], c[0])
-        # A step that depended on the length of x would make the rounding depend on it, too.
+        # Step of the tables in `mode_kernel`. It does not depend on the length of x, so the rounding does not, either.
         step = math.isqrt(self.config.max_positions - 1) + 1
         forward, backward = (mode_kernel(rate[way], c[way : way + 1], x.shape[1] + 1, step)[0] for way in (0, 1))
         # `convolve_both` has one term at lag 0, from the first kernel; that of the second kernel is added.

@@ -1,6 +1,6 @@
 """Token mixing of MLP-Mixer: an MLP over positions, with W1 [hidden, Lmax] and W2 [Lmax, hidden] (eq. 1).
 
-All channels share the MLP. Its layer norm and residual connection are those of the block. An input of L < Lmax
+All channels share the MLP. The block supplies the layer norm and the residual connection. An input of L < Lmax
 positions uses the first L columns of W1 and the first L rows of W2. Padded positions count as zero.
 """
 

@@ -60,9 +60,9 @@ class Mlstm(Recurrent):
         return gated_memory(q, k, v, *self.numbers(log_in, log_keep))
 
     def numbers(self, log_in: Tensor, log_keep: Tensor) -> list[Tensor]:
-        """Return the logarithms of key factor, decay and minimum divisor for states that are divided by exp(m).
+        """Return the arguments log_in, log_decay and log_floor of `gated_memory`, each [B, H, L].
 
-        m is the result of `largest`. Each logarithm is [B, H, L].
+        The states of its recurrence are divided by exp(m), where m is the result of `largest`.
         """
         top = largest(log_in.detach(), log_keep.detach())
         log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)  # the divisor changes from exp(m_{i-1}) to exp(m_i)

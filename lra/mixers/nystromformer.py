@@ -1,8 +1,8 @@
 """Nyströmformer: softmax attention approximated through m landmarks (eq. 13-15).
 
-The landmarks Q~ and K~ are means of queries and keys over m segments of an input's real tokens. The pseudo-inverse is
-computed by an iteration. A convolution of V over positions, with one kernel per head, is added to the output. There is
-no dropout, as in the authors' code. The memory is O(L (m + D)).
+The landmarks Q~ and K~ are means of queries and keys over m segments of an input's real tokens. The pseudo-inverse of
+softmax(Q~ K~^T scale) is computed by an iteration. A convolution of V over positions, with one kernel per head, is
+added to the output. There is no dropout, as in the authors' code. The memory is O(L (m + D)).
 """
 
 import torch

@@ -60,7 +60,7 @@ class Performer(KernelAttention):
         self.kernel = kernel
         self.relu_eps = relu_eps
         self.scale = scale_of(config, scale)
-        # Blocks of Dh orthogonal rows, as many as M features need.
+        # [blocks, Dh, Dh]: W has blocks of Dh orthogonal rows, as many as M features need.
         self.noise_shape = (-(-features // config.head_dim), config.head_dim, config.head_dim)
         if kernel == "favor":
             self.redraw_every = redraw_every

@@ -138,7 +138,7 @@ class Reformer(Mixer):
 
 
 def meet(in_chunk: Tensor, order: Tensor, chunk: int) -> Tensor:
-    """Return True where the chunk index of a query equals that of a key or is one more: [B, H, rounds, C, c, 2c].
+    """Return a mask [B, H, rounds, C, c, 2c], True where a query's chunk index equals a key's or is one more.
 
     `in_chunk` [B, H, rounds, L] has the chunk index of each position. `order` sorts positions into chunks; the queries
     of each chunk are compared with the keys of the previous chunk and of the chunk itself.

@@ -3,9 +3,9 @@
 Head h = 0, 1, ... has the decay gamma = 1 - 2^(-5 - h), and q and k are rotated by angles that grow with the position.
 The weighted sum is computed by a recurrence over chunks.
 
-The two-sided form, which is not in the paper, is the sum of a forward and a backward pass, minus the term j = i that
-both include. The norm divides by the root mean square and has no weights, as in the authors' code; the paper's formula
-has a group norm. There is no dropout on the weights.
+The two-sided form, which is not in the paper, is the sum of the recurrences from left to right and from right to left,
+minus the term j = i, which both include. The norm divides by the root mean square and has no weights, as in the
+authors' code; the paper's formula has a group norm. There is no dropout on the weights.
 """
 
 import math
@@ -76,7 +76,7 @@ class Retention(Attention):
         if self.causal:
             return past
         future = self.scan(causal_product, q.flip(-2), k.flip(-2), v.flip(-2), decay).flip(-2)
-        # Both passes include the term j = i.
+        # Both directions include the term j = i.
         return past + future - (q * k).sum(dim=-1, keepdim=True) * v
 
 

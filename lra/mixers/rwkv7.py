@@ -104,7 +104,7 @@ class Rwkv7(Recurrent):
         return layer_norm(heads, heads.shape[-1:], eps=self.norm_eps).flatten(-2)
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
-        """Return y with merged heads [B, L, H N]; `recurrence` has already applied the gate."""
+        """Return y with merged heads [B, L, H Dh]; `recurrence` has already applied the gate."""
         return merge_heads(y)
 
 

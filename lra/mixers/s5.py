@@ -2,8 +2,8 @@
 
 Each mode has a step dt. A starts as the eigenvalues of a block-diagonal matrix of `blocks` HiPPO-N matrices. The
 eigenvalues come in conjugate pairs, and one of each pair is used. Without causality the same recurrence also runs
-backward, and its states have a separate C, as in the authors' code. The parameter of Re A is log(-Re A), so every mode
-decays.
+from right to left; the states of this direction have a separate C, as in the authors' code. The parameter of Re A is
+log(-Re A), so every mode decays.
 """
 
 from typing import ClassVar
@@ -79,7 +79,7 @@ def hippo_n(size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the eigenvalues [size / 2] of HiPPO-N with positive imaginary part, and eigenvectors [size, size / 2].
 
     HiPPO-N is the normal part of the HiPPO-LegS matrix. Its entries are -1/2 on the diagonal, and
-    +-sqrt((2 n + 1) (2 m + 1)) / 2 elsewhere.
+    +-sqrt((2 n + 1) (2 m + 1)) / 2 in row n and column m elsewhere.
     """
     root = np.sqrt(2 * np.arange(size) + 1)
     skew = np.outer(root, root) / 2

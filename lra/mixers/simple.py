@@ -33,7 +33,7 @@ WORTH = 16  # minimum L / D for the Gram form on a GPU; for shorter inputs it mo
 class Simple(Attention):
     """Attention without softmax.
 
-    The Gram form does not call the projections, so hooks on them are not called.
+    The Gram form computes with the weights of the projections directly, so hooks on them do not always run.
 
     Args:
         scale: factor of K^T V: 1/sqrt(max_positions) (`length`), 1/sqrt(n) for n real positions (`valid`),
@@ -103,7 +103,7 @@ class Simple(Attention):
         return self._drop_output(q @ state)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
-        few = len(q) == len(packed.mask)  # q has only the first position of each document
+        few = len(q) == len(packed.mask)  # True: q has only the first position of each document
         q, k, v = map(packed.by_chunk, (q, k, v))
         partial = without_padding(k, packed.chunk_mask).mT @ v  # [C, H, Dh, Dh]
         with full_precision(q.device):
@@ -193,7 +193,10 @@ class Simple(Attention):
         return gram_state + gram_reading < state + reading
 
     def _fold_pays(self, read: int) -> bool:
-        """Return True if, for `read` positions, the map of `_fold` needs fewer operations than its two factors."""
+        """Return True if the map of `_fold` saves operations for `read` positions.
+
+        Computing the map takes operations once per document; it then replaces two products per position by one.
+        """
         return read > self.config.dim
 
     def _factor(self, length: int, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor | float:

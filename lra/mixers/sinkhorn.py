@@ -69,7 +69,7 @@ class Sinkhorn(Attention):
         length = q.shape[2]
         if key_mask is None:
             key_mask = torch.ones(len(q), length, dtype=torch.bool, device=q.device)
-        else:  # padding adds nothing to the sum of its block or to sorted blocks
+        else:  # zeros, so that padding adds nothing to the sum of its block or to sorted blocks
             k, v = (x.masked_fill(~key_mask[:, None, :, None], 0) for x in (k, v))
         fill = -length % self.block
         q, k, v = (pad(x, (0, 0, 0, fill)).unflatten(2, (-1, self.block)) for x in (q, k, v))  # [B, H, N, b, Dh]

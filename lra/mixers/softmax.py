@@ -38,7 +38,7 @@ class Softmax(Attention):
     commutes = True
     few_outputs = True
     packs = True
-    packs_unpadded = True  # because with dropout `attend` computes all weights
+    packs_unpadded = True  # with dropout `attend` is slower, because it computes all L x L weights
 
     def __init__(self, config: MixerConfig, *, scale: Scale) -> None:
         super().__init__(config)
@@ -53,7 +53,7 @@ class Softmax(Attention):
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
         longest = max(packed.mask.shape[1], CHUNK)
-        few = len(q) == len(packed.mask)  # q has only the first position of each document
+        few = len(q) == len(packed.mask)  # True: q has only the first position of each document
         q_starts, q_longest = (packed.first_pieces, 1) if few else (packed.pieces, longest)
         noise: tuple[float, Tensor | None] = (0.0, None)
         if self.dropout.drops:

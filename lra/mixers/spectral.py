@@ -56,7 +56,7 @@ class Spectrum(nn.Module):
     """Base class of learned frequency distributions: parametrised functions that map random noise to frequencies.
 
     Attributes:
-        samples: m.
+        samples: m, the number of frequencies (in `Mixture`, half their number).
         deviations: differences from the released code, for `info`.
     """
 
@@ -70,7 +70,7 @@ class Spectrum(nn.Module):
         self.register_buffer("noise", noise)
 
     def draw(self, rng: np.random.Generator) -> None:
-        """Replace the noise by a new tensor; the backward pass of an earlier call may still read the old one."""
+        """Set `noise` to a new tensor, because the backward pass of an earlier call may still read the old one."""
         self.noise = to_device(torch.from_numpy(self.sample(rng)).to(self.noise.dtype), self.noise.device)
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
@@ -87,7 +87,7 @@ class Spectral(KernelAttention, abstract=True):
 
     Args:
         redraw_every: number of training steps between two draws.
-        settings: values of the other names in the formula's braces.
+        settings: values of the names in the formula's braces other than `samples` and `size`.
     """
 
     commutes = True

@@ -1,4 +1,4 @@
-"""Define the settings of a model, which are the keys of `model` in the configuration, and groups of its weights."""
+"""Define the settings of a model (the keys of `model` in the configuration) and the groups of the model's weights."""
 
 import re
 from collections.abc import Iterable

@@ -18,9 +18,9 @@ class Block(nn.Module):
     """One encoder block around a mixer A and a feed-forward net F.
 
     Pre-norm:  h = x + A(n1(x));  y = h + F(n2(h)) [+ x].  Post-norm:  h = n1(x + A(x));  y = n2(h + F(h) [+ x]).
-    Without norms n1 and n2 are the identity. Without a feed-forward net y is h [+ x], and post-norm is y = n1(h [+ x])
-    with h = x + A(x). The term in brackets is the extra skip of SimpleTRON's Simple-Res and Simple-ResL (section 5.2).
-    With `short_conv` a short convolution precedes A.
+    Without norms, n1 and n2 are the identity. Without a feed-forward net, y = h [+ x] if pre-norm, and y = n1(h [+ x])
+    with h = x + A(x) if post-norm. The term in brackets is the extra skip of SimpleTRON's Simple-Res and Simple-ResL
+    (section 5.2). With `short_conv`, a short convolution precedes A.
     """
 
     def __init__(self, mixer: Mixer, architecture: Architecture) -> None:
@@ -70,9 +70,9 @@ class Block(nn.Module):
 class ShortConvolution(nn.Module):
     """Depthwise convolution before a mixer, as in Mamba-2, Gated DeltaNet and Based.
 
-    y_i = sum_l w_l x_{i - l} + b in every channel. With `causal` an output reads its own position and
-    `taps - 1` positions before it. Otherwise `(taps - 1) // 2` of these other positions come after it. Padded positions
-    are read as zeros.
+    y_i = sum_l w_l x_{i - l} + b in every channel. Output i reads position i and `taps - 1` other positions. If
+    `causal`, all of them come before i, otherwise `(taps - 1) // 2` of them come after i. Padded positions are read as
+    zeros.
     """
 
     def __init__(self, dim: int, taps: int, *, causal: bool) -> None:

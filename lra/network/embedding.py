@@ -1,6 +1,6 @@
 """Embed tokens as the input of the first block.
 
-Legend: B documents, L tokens, D width.
+Legend: B documents, L tokens, D width, R rows of a packed batch.
 """
 
 import math
@@ -47,7 +47,7 @@ class Embedding(nn.Module):
         self.dropout = Dropout(architecture.dropout if architecture.embedding_dropout else 0.0)
 
     def forward(self, tokens: Tensor, packed: Packed | None = None) -> Tensor:
-        """Embed tokens [B, L] as [B, L, D], or [B, 1 + L, D] with the CLS; or as the rows [R, D] of a packed batch."""
+        """Return the embeddings of tokens [B, L]: [B, L, D], [B, 1 + L, D] with a CLS, or rows [R, D] if packed."""
         if packed is not None:
             return self.dropout(self.norm(self._packed(tokens, packed)), packed)
         x = self.tokens(tokens)

@@ -35,7 +35,7 @@ def head_of(spec: TaskSpec, architecture: Architecture) -> nn.Module:
 class Reconstruction(nn.Module):
     """Head that predicts the token of each position from one vector plus the position's sinusoids.
 
-    As in MAD (Poli et al. 2024), but with one hidden layer of `mlp_dim` instead of two of the model's width.
+    As in MAD (Poli et al. 2024), but with the hidden layers of `document_head` instead of two of the model's width.
     """
 
     positions: Tensor  # [L, D]
@@ -74,7 +74,7 @@ def document_head(features: int, spec: TaskSpec, architecture: Architecture) -> 
 
 
 def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
-    """Pool x [B P, N, D] to [B P, D], over the positions where `mask` [B P, N] is True, or all if it is None."""
+    """Pool x [B P, N, D] to [B P, D], over the positions where `mask` [B P, N] is True, or over all if it is None."""
     if pooling == "last":
         return x[:, -1] if mask is None else x[torch.arange(len(x), device=x.device), mask.sum(dim=1).clamp(min=1) - 1]
     if pooling in ("cls", "first"):
@@ -84,7 +84,7 @@ def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
     if mask is None:
         return x.amax(dim=1) if pooling == "max" else x.mean(dim=1)
     real = mask.unsqueeze(-1)
-    if pooling == "max":  # 0 for a document without real positions
+    if pooling == "max":  # the maximum of a document without real positions is set to 0
         return x.masked_fill(~real, -torch.inf).amax(dim=1).masked_fill(~real.any(dim=1), 0)
     return x.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 

@@ -90,7 +90,10 @@ class FeedForward(nn.Sequential):
 
 
 class _GeluDrop(torch.autograd.Function):
-    """GELU with the values at flat `indices` set to zero; `FeedForward` scales the next layer's weights."""
+    """GELU with dropout: values at flat `indices` become zero, and others are not scaled.
+
+    `FeedForward` scales the weights of the next layer instead.
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor, indices: Tensor) -> Tensor:

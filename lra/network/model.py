@@ -109,7 +109,7 @@ class Model(nn.Module):
         if self.pooling == "none":
             x = x[:, int(self.cls) :]
             return self.head(self.final_norm(x if scored is None else x.flatten(0, 1)[scored]))
-        x = normed(self.final_norm, x, mask)  # before pooling: a batch norm has moments over all positions
+        x = normed(self.final_norm, x, mask)  # before pooling, because a batch norm averages over all positions
         documents = pooled(x, mask, self.pooling).unflatten(0, (-1, self.documents))
         return self.head(pair_features(documents, self.interaction))
 
@@ -125,7 +125,10 @@ class Model(nn.Module):
         return self.masks_padding and not mixes_elsewhere
 
     def packs(self, dtype: torch.dtype) -> bool:
-        """Return True if `can_pack` and the mixers take packed rows without padding them, with products in `dtype`."""
+        """Return True if `can_pack` is True and the mixers need not convert packed rows to a padded batch.
+
+        `dtype` is the type of the mixers' matrix products.
+        """
         mixer, device = self.blocks[0].mixer, self.every_parameter[0].device
         return self.can_pack and isinstance(mixer, Attention) and mixer.can_pack(dtype, device)
 

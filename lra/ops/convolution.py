@@ -31,7 +31,7 @@ def short_convolution(x: Tensor, weight: Tensor, later: int = 0) -> Tensor:
 
 
 class _ShortConvolution(torch.autograd.Function):
-    """`short_convolution` on a CPU; saves only its inputs, and avoids oneDNN's slow gradient of the weight.
+    """Function of `short_convolution` on a CPU. It saves only its inputs and avoids oneDNN's slow weight gradient.
 
     Without this class a training step of one layer takes 1.4 times as long for Hyena and 1.2 times as long for Gated
     DeltaNet (L = 2,000, width 256, one thread).
@@ -92,7 +92,8 @@ def convolve_both(x: Tensor, earlier: Tensor, later: Tensor) -> Tensor:
     """
     length = x.shape[1]
     size = 1 << (2 * length - 2).bit_length()  # at least 2 L - 1, so that the circular convolution does not wrap around
-    # A circular convolution reads lag l >= 0 at index l, and lag -l at index size - l: K first, K' reversed at the end.
+    # A circular convolution reads lag l >= 0 at index l, and lag -l at index size - l. So `both` begins with K and ends
+    # with K' reversed.
     both = torch.cat([pad(earlier, (0, size - 2 * length + 1)), later[:, : length - 1].flip(-1)], dim=-1)  # [D, size]
     y = torch.fft.irfft(torch.fft.rfft(x.transpose(1, 2), size) * torch.fft.rfft(both), size)
     return y[..., :length].transpose(1, 2)
@@ -193,7 +194,7 @@ def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
     inside, from_state, states = [], [], []
     for backward in range(directions):
         inside.append(_flipped(backward, by_lag, 1, 2))  # in the backward direction outputs read later inputs
-        # Contribution of a chunk to the state at its end, or, in the backward direction, to the state at its start.
+        # `added` is the contribution of each chunk to the state at its end or, in the backward direction, at its start.
         to_end = _flipped(not backward, factors[:, :SHORT], 1).flatten(1, 2)  # [N, SHORT 2, 2]
         added = torch.view_as_complex(chunks.flatten(3).flatten(1, 2) @ to_end).unflatten(1, (batch, -1))
         entering = pad(_flipped(backward, added, 2)[..., :-1], (1, 0)).unsqueeze(-1)  # [N, B, chunks, 1]

@@ -45,7 +45,10 @@ def full_precision(device: torch.device) -> AbstractContextManager:
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of matrix products of x: autocast's, or that of x without autocast or if x is in fp64."""
+    """Return the dtype of matrix products of x.
+
+    It is autocast's dtype if autocast is on and x is neither in fp64 nor on the meta device, else the dtype of x.
+    """
     if x.is_meta or x.dtype == torch.float64 or not torch.is_autocast_enabled(x.device.type):
         return x.dtype
     return torch.get_autocast_dtype(x.device.type)

@@ -81,8 +81,9 @@ class Dropout(Keyed):
     """Layer that in training zeroes values of x with probability p and scales the others by 1 / (1 - p).
 
     With `over="channels"` whole channels of x [B, L, F] are set to zero (Tompson et al. 2015). On a CPU the probability
-    is rounded to a multiple of 1 / 65536, but the scale is computed from the unrounded p: at p = 0.1 the mean of the
-    output is 0.9999932 times the mean of the input (`NOISE_VERSION` 2).
+    is rounded to a multiple of 1 / 65536, but the scale is computed from the unrounded p. At p = 0.1 the mean of the
+    output is therefore 0.9999932 times the mean of the input. Another rounding would need a new
+    `lra.core.streams.NOISE_VERSION`.
     """
 
     def __init__(self, p: float, over: Over = "values") -> None:

@@ -1,4 +1,4 @@
-"""Compute the matrix products of SimpleAttention's Gram form: X^T X about the mean of X, and small products.
+"""Compute the products of SimpleAttention's Gram form: X^T X about the mean of X, and products of small matrices.
 
 The mean is subtracted because a vector that all positions share would otherwise cost precision. A rounding error in
 these matrices affects every position, so a CPU adds partial sums, which rounds less than one chain of fp32 additions.
@@ -10,7 +10,8 @@ from torch import Tensor
 from lra.ops.device import at_least_float32
 
 BAND = 64  # number of rows of a Gram matrix that a CPU computes at a time
-POSITIONS, TERMS = 384, 32  # number of terms in a partial sum of a Gram matrix (positions) and of a small product
+# A partial sum of a Gram matrix has POSITIONS terms, one per position, and a partial sum of `small_product` has TERMS.
+POSITIONS, TERMS = 384, 32
 
 
 class Moments(torch.autograd.Function):
@@ -93,7 +94,7 @@ def gram_of(x: Tensor) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a @ b for a [M, K] and b [K, N], or a [H, M, K] and b [H, K, N], without an axis over positions.
+    """Return a @ b for matrices without an axis over positions: a [M, K], b [K, N], or a [H, M, K], b [H, K, N].
 
     `dtype` is the type in which the products over positions are computed. If it is bf16, a CPU multiplies two matrices
     in bf16, and stacks of one matrix per head in fp32. Otherwise a CPU uses `small_product` for two matrices and

@@ -80,9 +80,10 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Ten
 def dplr_delta_rule(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tensor, k: Tensor) -> Tensor:
     """Compute y_i = S_i^T q_i for the state S_i = exp(g_i) S_{i-1} + b_i a_i^T S_{i-1} + k_i v_i^T.
 
-    In a chunk that starts from the state S, z_i = S_{i-1}^T a_i is (1 - A)^-1 (A' v + a' S). A and A' are strictly
-    lower triangular, and a' is a times the decay since the chunk's start. So the state after the chunk is a matrix
-    [M, M] times S, plus a term without S. Time O(L (SMALL_CHUNK + M) (M + N)).
+    In a chunk that starts from the state S, the matrix z with the rows z_i = S_{i-1}^T a_i is (1 - A)^-1 (A' v + a' S).
+    For j < i, A_ij = sum_m a_im b_jm exp(g_{j+1,m} + ... + g_{i-1,m}), and A'_ij is the same sum with k_j instead of
+    b_j. Other entries are 0. a'_i is a_i times the decay from the chunk's start through position i - 1. So the state
+    after the chunk is a matrix [M, M] times S, plus a term without S. Time O(L (SMALL_CHUNK + M) (M + N)).
 
     q, a, b, k [..., L, M], v [..., L, N], log_decay g [..., L, M], not positive -> y [..., L, N].
 
@@ -206,8 +207,8 @@ def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         since: [..., C, 1], decay from the chunk's start through each position.
         until: [..., C, 1], decay after each position to the chunk's end.
     """
-    # In float64, so that differences of sums after a strong decay keep all digits of fp32, and so that in the gradient
-    # of g the contribution of a position to itself, which has no decay, cancels.
+    # In float64, so that differences of sums keep all digits of fp32 after a strong decay, and so that the two terms of
+    # each diagonal entry of `between` cancel in the gradient of g.
     within = cumulative_sum(g.double(), -2)
     later = torch.ones(g.shape[-2], g.shape[-2], dtype=torch.bool, device=g.device).triu(1)
     apart = (within - within.mT).to(g.dtype)
@@ -219,8 +220,9 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
     """Compute the scores sum_m q_im k_jm exp(g_{j+1,m} + ... + g_{i,m}) for j <= i, else 0; C is a power of 2.
 
     Within blocks of `BLOCK` positions, the decay from j to i is the quotient of their decays since the block's start.
-    Then neighbouring spans are joined in pairs: for a query in the second span and a key in the first, the query is
-    multiplied by the decay since the middle and the key by the decay until the middle. Neither decay exceeds 1.
+    Then neighbouring spans, at first the blocks, are joined in pairs. For a query in the second span and a key in the
+    first, the query is multiplied by the decay since the middle of the pair, and the key by the decay until the middle.
+    Neither decay exceeds 1.
 
     Args:
         q: P queries of each position [..., P, C, M].
@@ -246,7 +248,8 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
     writes = k.unflatten(-2, (-1, size)) / within
     scores = (reads.unsqueeze(-4) @ writes.unsqueeze(-5).mT).tril()  # [..., P, R, blocks, size, size]
     # `reads` and `writes` are relative to the first position of their block, so each block of a span needs two
-    # decays [..., spans, blocks of a span, M]: from the span's start through that position, and after it to the end.
+    # decays [..., spans, blocks of a span, M]: from the span's start through that position, and after that position to
+    # the span's end.
     since, until = first.unsqueeze(-2), rows[-1].unsqueeze(-2)
     kept = since * until
     while size < chunk:

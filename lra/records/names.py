@@ -10,7 +10,7 @@ SAMPLE = "sample.txt"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer.json"  # tokenizer of the task, saved next to the weights
 ERRORS = "error.log"  # traceback of a failed run
-LOCK = ".run.lock"  # held while a process trains the run
+LOCK = ".run.lock"  # lock file that a process holds while it trains the run
 CHECKPOINT = "checkpoint.safetensors"
 
 # In a results folder.

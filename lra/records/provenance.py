@@ -22,7 +22,7 @@ def now() -> str:
 
 
 def environment(data_digest: str | None, device: str) -> dict[str, Any]:
-    """Return what can change the bits of a result besides the configuration: data, versions and hardware, by name."""
+    """Return, by name, what can change bits of a result besides the configuration: data digest, versions, hardware."""
     import torch
 
     return {
@@ -37,7 +37,7 @@ def environment(data_digest: str | None, device: str) -> dict[str, Any]:
 
 
 def provenance(config: dict, data_digest: str | None, device: str, precision: str, started: str) -> dict[str, Any]:
-    """Return the fields of `Provenance` for a run that ends now and began at `started`."""
+    """Return the fields of `Provenance`, without `backend` and `products`, for a run from `started` until now."""
     conditions = environment(data_digest, device)
     del conditions["torch"]  # `packages` contains it
     return {

@@ -16,7 +16,7 @@ from lra.core.errors import UserError
 from lra.core.files import digest, read_json, write_json
 from lra.records.names import RECORD as NAME
 
-SCHEMA = 2  # version of the format of signed files
+SCHEMA = 2  # version of the format of JSON objects with a `sha256` key
 DATA_PATHS = ("data", "documents", "folder", "vocab")  # options of tasks whose values are paths
 RULES = ("last", "best_val", "best_test")  # rules that select the weights to test
 
@@ -75,7 +75,7 @@ class SplitResult(Group):
 
 
 class TokenCounts(_Part):
-    """Tokens that the training computed, and those of them that were not padding."""
+    """Number of tokens that the training computed: `computed` with padding, `real` without padding."""
 
     computed: Count
     real: Count = 0
@@ -102,7 +102,7 @@ class Provenance(_Part):
     Attributes:
         backend: implementation of the recurrences.
         products: library that computes fp32 matrix products.
-        noise: version of the noise in training, such as dropout.
+        noise: version of the algorithm that draws dropout and Gumbel noise (`NOISE_VERSION`).
     """
 
     lra: str
@@ -130,7 +130,7 @@ class RunRecord(_Part):
     """Content of `record.json`, the record of a run.
 
     Attributes:
-        spec: properties of the task on which the model depends (`lra.datasets.TaskSpec`).
+        spec: properties of the task that the model depends on (fields of `lra.datasets.TaskSpec`).
         config: the configuration that identifies the run.
         ended: why training ended: all steps, no progress, or the goal was reached (solved).
         reached: milestones by validation accuracy in percent.
@@ -300,9 +300,10 @@ class Sweep(BaseModel):
         write_json(path, self.model_dump())
 
     def merged(self, later: "Sweep", place: Path = Path()) -> "Sweep":
-        """Return a sweep with the cells of this one and of `later`, whose folders are relative to the folder `place`.
+        """Return a sweep with the cells of this sweep and of `later`.
 
-        A cell that both sweeps contain is taken from `later`, with the seeds of both.
+        The cell folders of `later` are relative to the folder `place`. A cell that both sweeps contain is taken from
+        `later`, with the seeds of both.
         """
         cells = {cell.folder: cell for cell in self.cells}
         for cell in later.cells:

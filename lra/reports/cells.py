@@ -127,7 +127,7 @@ class Cell:
             yield f"untuned: learning rate {self.lr:g}, as for other systems"
 
     def row(self) -> dict[str, Any]:
-        """Return this cell's row of table.csv, in the file's order; `Column.rows` adds values common to all cells."""
+        """Return this cell's row of table.csv by column name; `Column.rows` adds values common to all cells."""
 
         def values(*names: str) -> dict[str, Any]:
             return {name: getattr(self, name) for name in names}
@@ -202,7 +202,7 @@ class Column:
         return pd.DataFrame([{**names, "kind": "system", **row} for row in (*(c.row() for c in self.cells), *trivial)])
 
     def _by_rate(self) -> list[Cell]:
-        """Return the cells; of those that differ only in learning rate, only the one with the best validation."""
+        """Return the cells, but of those that differ only in learning rate only the one with the best validation."""
         groups: dict[tuple[str, str, str], list[Cell]] = {}
         for cell in self.cells:
             groups.setdefault((cell.attention, cell.variant, RATE.sub("", cell.settings).strip()), []).append(cell)

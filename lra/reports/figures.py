@@ -120,7 +120,7 @@ def styles_of(columns: list[Column]) -> dict[str, Style]:
 def highlighted(column: Column, styles: dict[str, Style]) -> dict[str, Style]:
     """Return the style of each system in a panel of curves.
 
-    Up to `TOGETHER` systems are all coloured. If there are more, the Transformer and the variants of Simple are
+    If there are at most `TOGETHER` systems, all are coloured. Otherwise the Transformer and the variants of Simple are
     coloured, then the best other systems until `TOGETHER` are coloured; the rest are grey.
     """
     cells, sign = column.cells, 1 if column.lower_is_better else -1
@@ -173,7 +173,7 @@ def _seeds(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
 
 
 def _steps(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
-    """Draw the number of steps in which each seed reached the goal; return True if the task has a goal."""
+    """Draw the number of steps of each seed, open if it missed the goal; return True if the task has a goal."""
     cells = [cell for cell in column.cells if cell.goal is not None]
     for y, cell in enumerate(cells):
         ended = cell.frame[cell.frame.steps.notna()]

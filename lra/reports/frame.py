@@ -1,4 +1,4 @@
-"""Build a DataFrame with one row per run of a results folder, and check that its runs may share tables.
+"""Build a DataFrame with one row per run of a results folder, and check that tables can compare these runs.
 
 A run is missing if a sweep declared it but no such run exists. Missing runs have rows, too.
 """
@@ -35,7 +35,8 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
     """Return a DataFrame with one row per run, in the order of table columns, then of table rows.
 
     The column `run` holds the `Run`, or None for a missing run. `score` is the test result by the rule `selection`, or
-    by the rule in the run's recipe if `selection` is None; it is NaN if the run is not finished.
+    by the rule in the run's recipe if `selection` is None; it is NaN if the run is not finished, or if this result is
+    missing or not finite.
 
     Raises:
         UserError: if no run has a test result by the rule `selection`, or if runs of a cell or a column differ in
@@ -142,17 +143,18 @@ def _missing(cell: DeclaredCell, seed: int, selection: str | None) -> dict[str, 
 
 
 def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
-    """Return short names of tasks, by task.
+    """Return a short name for each task, by task.
 
-    A short name is the title of the task, or else the title of the task without options plus a suffix for deviations
-    from the published data: `ListOps-short` or `-small` for other sizes, `Image-copies` for other images. A task
-    without a title keeps its name, without options. Equal names are numbered.
+    If `titles` has a title for the task, this is the short name. If it has only one for the task without options, the
+    short name is that title with a suffix: `-copies` for JPEG copies of all published images, `-short` for another
+    length, `-small` for other options. If it has neither, the short name is the task's name without options. If several
+    tasks would get the same name, the second gets `NAME-2`, the third `NAME-3`.
     """
     names: dict[str, str] = {}
     for task in tasks:
         base, _, note = task.partition(" (")
         suffix = "-short" if "length" in note else "-small" if note else ""
-        # JPEG copies of CIFAR-10 are other images but, without a limit, as many as the original
+        # without a limit there are as many JPEG copies as original images, so `-small` would be wrong
         if note.startswith("JPEG copies") and "limit" not in note:
             suffix = "-copies"
         name = titles.get(task) or (titles[base] + suffix if base in titles else base)
@@ -210,8 +212,8 @@ def declared_reference(frame: pd.DataFrame) -> tuple[str | None, float]:
     return pairs[0]
 
 
-# Runs of a cell may differ only in the seed, the initial weights and settings that change rounding. Runs of a column
-# must have the same task version, data, metric, protocol and goal.
+# Runs of a cell may differ only in the seed, the initial weights, paths of data and settings that only change rounding.
+# Runs of a column must have the same task version, data, metric, protocol and goal.
 
 
 def refuse_hidden_differences(frame: pd.DataFrame) -> None:
@@ -235,7 +237,7 @@ def conflict(runs: list[Run], shared: str) -> str:
     # runs are compared with the first one; runs without a digest of the data, which match any data, come last
     runs = sorted(runs, key=lambda run: run.record.provenance.data_sha256 is None)
     for run in runs[1:]:
-        # tables show `record.settings`, so that cells of a column may differ in them
+        # tables show `record.settings`, so cells of a column may differ in them
         varied = {f"config.{key}" for other in (runs[0], run) for key in other.record.settings}
         for key, mine, theirs in record.differences(values(runs[0].record), values(run.record)):
             if (key not in varied or shared == "a cell") and not (key == "data" and None in (mine, theirs)):

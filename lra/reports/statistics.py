@@ -1,4 +1,4 @@
-"""Compute the statistics of a report. SciPy and statsmodels are imported inside functions, because this takes long."""
+"""Compute the statistics of a report. SciPy and statsmodels are imported inside functions, because they load slowly."""
 
 import math
 from collections.abc import Sequence

@@ -164,8 +164,8 @@ def _pretraining(settings: Settings, options: Pretrain, components: Components, 
 def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size: int) -> None:
     """Raise UserError if pretraining would not provide a weight that `final` needs.
 
-    The pretrained model `made` may lack the weight or have it in another shape, as causal mixers may, or `final` may
-    freeze a weight that is not pretrained.
+    If the objective is `next`, the mixers of `made` are causal, and may lack the weight or have it in another shape.
+    `final` may also freeze a weight that is not pretrained.
     """
     pretrained, wanted = (carried(model.state_dict(), vocab_size) for model in (made, final))
     for name, value in wanted.items():

@@ -135,7 +135,8 @@ def _fourier(x: torch.Size, axes: Sequence[int], *_: Any, **__: Any) -> int:
     return round(5 * x.numel() * math.log2(math.prod(x[axis] for axis in axes)))
 
 
-FORMULAS: dict[Any, Callable[..., int]] = {  # FLOPs from shapes, where torch has no formula or a wrong one
+# Functions that return FLOPs from shapes, for operators for which torch has no formula or a wrong one.
+FORMULAS: dict[Any, Callable[..., int]] = {
     # [B, M, K] times [B, K, N]; torch's own formula fails if the call sets the type of the result
     torch.ops.aten.bmm: lambda first, other, *_, **__: 2 * first.numel() * other[-1],
     # torch counts fused attention on accelerators only

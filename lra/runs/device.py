@@ -71,7 +71,7 @@ class PeakMemory:
         if self._cuda:
             torch.cuda.reset_peak_memory_stats()
             return
-        with suppress(OSError):  # no such file: the system is not Linux
+        with suppress(OSError):  # if the file is missing (not Linux) or read-only, `read` returns None
             Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets VmHWM, the peak
             self._reset = True
 

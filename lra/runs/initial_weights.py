@@ -43,7 +43,11 @@ def draw_model(components: Components, spec: TaskSpec, seed: int) -> Model:
 
 
 def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
-    """Load the weights that `init` names into the model; return a record entry about them, empty without `init`."""
+    """Load the weights that `init` names into the model.
+
+    Returns:
+        {"init": report} for the record, or {} if `init` is not set.
+    """
     start = job.settings.start
     if start is None:
         return {}

@@ -80,7 +80,7 @@ class Wandb:
         _require("wandb")
 
     def start(self, job: "Job") -> None:
-        """Start the Weights & Biases run, with the same id when a run resumes."""
+        """Start the Weights & Biases run; when training resumes, it gets the same id again."""
         import wandb
 
         tags = {name: getattr(job.cell, name) for name in TAGS}

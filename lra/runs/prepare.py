@@ -82,7 +82,7 @@ def summary(task: Task, seconds: float) -> dict[str, Any]:
 
 
 def card(task: Task) -> str:
-    """Return the data card of a prepared task in Markdown: source, baselines, sizes, numbers of doubtful examples."""
+    """Return the data card of a prepared task in Markdown: source, baselines, sizes, numbers of repeated examples."""
     source = task.source if isinstance(task.source, dict) else {"from": task.source}
     splits = {name: getattr(task, name) for name in SPLITS if not (name == "val" and task.validates_on_test)}
     lines = [f"## {task.name}", "", f"Version {task.version}, digest `{task.digest}`.", ""]

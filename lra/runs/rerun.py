@@ -1,4 +1,4 @@
-"""Train a kept run again and compare everything but times.
+"""Train a kept run again and compare its results, except times and probe measurements.
 
 Results are equal to the last bit only with the same packages, number of threads and kind of processor. Differences in
 these are printed.
@@ -51,7 +51,9 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
         current = replace(current, out=str(Path(RERUNS, [part for part in above if part != RUNS][-1])))
     job = _job(earlier, folder, _settings(folder, earlier, current))
     if job.folder.resolve() == folder.resolve():
-        raise UserError(f"out={current.out}: {job.folder} is the kept run itself; choose another out=...")
+        raise UserError(
+            f"out={current.out}: the rerun would get the folder of the kept run, {job.folder}; choose another out=..."
+        )
     # Compare code and data before training, since the numbers cannot be equal if these differ.
     sources = (earlier.config.get("code", {}), job.settings.config_key.get("code", {}))
     for file, *_ in record.differences(*sources):
@@ -72,7 +74,7 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
     conditions = [each.provenance.model_dump() for each in (earlier, made.record)]
     noise = [each["noise"] for each in conditions]
     if numbers and noise[0] != noise[1] and (job.settings.model.dropout > 0 or job.settings.attention.get("gumbel")):
-        verdict = f"noise in training was version {noise[0]}, now {noise[1]}, so the results cannot be equal"
+        verdict = f"the noise algorithm changed from version {noise[0]} to {noise[1]}, so the results cannot be equal"
         say(f"{path}: {verdict} ({job.folder})", to_stdout=True)
         return False
     say(f"{path}: {'not ' if numbers else ''}equal to the last bit ({job.folder})", to_stdout=True)

@@ -70,7 +70,8 @@ def run(job: Job) -> Status:
     _check_ranks(job)
     settings, components, device = job.settings, job.components, device_of(job.settings.device)
     if not RunFolder.of(job).is_done:
-        components.builder.locate(DataConfig.of(settings))  # raises UserError without data, before a folder is made
+        # Raises UserError if data are missing, before the run's folder is made.
+        components.builder.locate(DataConfig.of(settings))
     # torchrun and joblib forward the terminal's signals, so a signal may arrive twice, and a second one is ignored.
     repeated = distributed.started_with() > 1 or multiprocessing.parent_process() is not None
     stop = StopFlag(settings.sweep_minutes, repeated=repeated)
@@ -140,12 +141,13 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
     if not distributed.is_main():
         if not gate.wait():  # rank 0 leaves without training: its status decides the exit code
             attempt.status = Status.SKIPPED
-        with suppress(distributed.Lost):  # the rank that died has printed why
+        with suppress(distributed.Lost):  # if another rank died, it has printed its error, and this attempt fails
             yield attempt
         attempt.status = attempt.status or Status.FAILED
         return
     folder = RunFolder.of(job)
-    with nullcontext() if folder.is_done else folder.lock():  # no lock, because its folder may be read-only
+    # A complete run is not locked, because its folder may be read-only.
+    with nullcontext() if folder.is_done else folder.lock():
         if folder.is_done:  # another process may have finished it before the lock was free
             attempt.status = _skipped(job, folder)
             yield attempt
@@ -183,7 +185,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
     except Paused as pause:
         paused = pause
     except Exception as error:
-        paused = stop.signalled()  # the same signal may have ended a compiler, which caused the error
+        paused = stop.signalled()  # a signal to pause may also have killed a compiler process, causing this error
         if paused is None:
             folder.write_error(traceback.format_exc())
             reason = f"{type(error).__name__}: {configure.first_line(error)}"

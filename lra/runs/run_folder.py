@@ -72,7 +72,7 @@ class RunFolder:
         ended = run is not None and run.status in (Status.FINISHED, Status.DIVERGED)
         if changes and not self.settings.overwrite:
             remedy = "overwrite=true replaces it, another out=... keeps it"
-            if not ended and not self._found("inexact")[1]:  # only the precision or the rounding differ
+            if not ended and not self._found("inexact")[1]:  # all differences are in keys of INEXACT
                 remedy = f"resume=inexact resumes it, and the record says so; {remedy}"
             raise UserError(f"{self.path} holds a run with another configuration ({'; '.join(changes)}); {remedy}")
         return ended and not changes

@@ -28,7 +28,7 @@ def _folder(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Protocol:
-    """The keys of `protocol`: rules of a protocol that attentions read."""
+    """The keys of `protocol`: settings of a protocol that the configurations of attentions refer to."""
 
     simple_scale: str
     simple_dropout_on: str
@@ -95,7 +95,7 @@ class Settings:
 
     @property
     def lacks_weights(self) -> bool:
-        """True if the file of initial weights is missing, as before a sweep has trained the run that writes it."""
+        """True if the file of initial weights is missing, as it is until a sweep has trained the run that writes it."""
         return self.start is not None and not self.start.path.is_file()
 
     @cached_property

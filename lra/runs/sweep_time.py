@@ -16,7 +16,10 @@ def training_tokens(components: Components) -> int:
 
 
 class SweepTime:
-    """Estimator of a sweep's time: prints it after some seconds of the first run; stops the sweep above `max_hours`."""
+    """Estimator of a sweep's time.
+
+    It prints the estimate after some seconds of the first run, and stops the sweep if the estimate exceeds `max_hours`.
+    """
 
     def __init__(self, job: Job) -> None:
         settings, spec = job.settings, job.components.builder.spec

@@ -71,7 +71,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         config.out = str(plan.out)  # resolved once, so that all jobs and the launcher use the same folder
     kept.take_over(plan)
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
-    if _launcher(config) not in ELSEWHERE:  # skipped for other machines, which may have the data
+    if _launcher(config) not in ELSEWHERE:  # other machines may have data that this one lacks
         waiting = [row for row, runs in to_do if runs]
         check_data(waiting)
         for row in waiting:
@@ -191,7 +191,7 @@ def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> N
     Args:
         refused: reason for each run that was refused, by folder of the run.
         broken: error message of the launcher; empty if it raised no error.
-        code: exit code of a sweep that was stopped, whose waiting runs are not listed; else 0.
+        code: exit code if the sweep was stopped, in which case waiting runs are not listed; 0 if it was not stopped.
     """
     from lra.reports import show, write_report  # here, because it imports pandas and statsmodels
 
@@ -207,7 +207,7 @@ def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> N
         say(f"lra-train: error: no report: {first_line(error)}")
         counts["no report"] = 1
     if broken:
-        say(f"lra-train: the launcher gave up: {broken.splitlines()[0]}")
+        say(f"lra-train: the launcher failed: {broken.splitlines()[0]}")
     others = [f", {number} {status}" for status, number in sorted(counts.items()) if status != Status.FINISHED]
     say(f"{counts[Status.FINISHED]} of {len(outcomes)} runs finished{''.join(others)}")
     for folder, (status, reason) in outcomes.items():

@@ -45,7 +45,8 @@ def batches(size: int, recipe: Recipe, seed: int, start: int = 0) -> Iterator[tu
     """
     epoch, order = -1, np.empty(0, dtype=np.int64)
     for step in range(start, recipe.steps):
-        drawn = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)  # numbers of the draws since step 0
+        # Indices of this step's draws among the draws of all steps and epochs.
+        drawn = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)
         batch = np.empty(recipe.batch_size, dtype=np.int64)
         for number in np.unique(drawn // size):  # a batch may end one epoch and begin the next
             if number != epoch:
@@ -131,11 +132,11 @@ class MicroBatch:
         return int(self.lengths.sum())
 
     def packs(self, model: Model, precision: Precision) -> bool:
-        """Return True if the micro-batch is packed: on an accelerator, if more than `PADDED` of it is padding.
+        """Return True if the micro-batch is packed: on an accelerator, if more than the fraction `PADDED` is padding.
 
-        Mixers with a packed form use it without padding, too, if that is faster (`packs_unpadded`), and always in
-        evaluation. Otherwise some micro-batches of an evaluation would be packed and others not, and compiled blocks
-        would need a graph for each form.
+        If the mixers have a packed form, micro-batches with less padding are packed, too, if that is faster
+        (`packs_unpadded`), and always in evaluation. Otherwise some micro-batches of an evaluation would be packed and
+        others not, and compiled blocks would need a graph for each form.
         """
         if not (
             is_asynchronous(model.every_parameter[0].device) and model.can_pack and (self.lengths + model.cls).all()

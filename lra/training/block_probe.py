@@ -89,7 +89,7 @@ def score_statistics(q: Tensor, k: Tensor, real: Tensor, scale: Tensor | float) 
     """
     # The [Dh, Dh] products give the same traces as the [N, N] ones, in O(N Dh^2) instead of O(N^2 Dh).
     q, k = (x.double() * real[:, None, :, None] for x in (q * scale, k))  # 0 at padding
-    pairs = real.sum(dim=1, keepdim=True).double() ** 2  # [B, 1] scores per head
+    pairs = real.sum(dim=1, keepdim=True).double() ** 2  # [B, 1] number of scores per head
     cross = k.transpose(-2, -1) @ q  # [B, H, Dh, Dh]
     square = ((q.transpose(-2, -1) @ q) * (k.transpose(-2, -1) @ k)).sum(dim=(-2, -1))  # [B, H]
     transposed = (cross * cross.transpose(-2, -1)).sum(dim=(-2, -1))

@@ -1,7 +1,7 @@
 """Run data-parallel ranks: each process computes its part of every batch, and all have equal weights.
 
-torchrun starts the ranks; without it there is one rank, and the functions below do nothing. Rank 0 alone writes and
-prints. Tensors on a CPU are reduced over gloo, those on an accelerator over NCCL.
+torchrun starts the ranks; without it there is one rank, which exchanges nothing. Rank 0 alone writes and prints.
+Tensors on a CPU are reduced over gloo, those on an accelerator over NCCL.
 """
 
 import os

@@ -5,7 +5,7 @@ from typing import Any
 
 from lra.training.recipe import Recipe
 
-REACHED = (50, 90, 99)  # validation accuracies in percent whose first step is recorded
+REACHED = (50, 90, 99)  # validation accuracies in percent; the first step that reaches each of them is recorded
 GOALS = 2  # number of consecutive evaluations at `train.goal` that solve a task
 STATE = ("step", "why", "at_goal", "progress", "reached")  # attributes saved in checkpoints
 

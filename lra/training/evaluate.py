@@ -1,6 +1,7 @@
 """Evaluate a model: score and predictions on a split, accuracy by group, and text of a language model.
 
-Legend: n is the number of examples of a split; arrays [n] are in the order of the split.
+Legend: n is the number of predictions of a split, one per example or scored position. Arrays [n] are in the order
+of the split.
 """
 
 import math
@@ -68,11 +69,15 @@ class Score:
 
 
 class Predictions:
-    """Predicted classes [n] of a split; if outputs are not finite, the number of classes, which is no class."""
+    """Predicted classes [n] of a split.
+
+    A prediction with an output that is not finite is stored as the number of classes, which is no class.
+    """
 
     def __init__(self, count: int) -> None:
         self.classes = np.zeros(count, dtype=np.int64)
-        self._added: list[tuple[np.ndarray, Tensor]] = []  # an accelerator may still be computing them
+        # Pairs (indices, classes) of micro-batches; an accelerator may still be computing the classes.
+        self._added: list[tuple[np.ndarray, Tensor]] = []
 
     def add(self, indices: np.ndarray, logits: Tensor) -> None:
         """Add the predictions of a micro-batch; `indices` are their indices in the split."""
@@ -110,7 +115,8 @@ def evaluate(
     """
     model.eval()
     everything = np.arange(len(split))
-    cut = list(cuts(model, split, everything, batch, precision))  # sorted by length: little padding
+    # One call for all examples, so that `cuts` can sort them by length.
+    cut = list(cuts(model, split, everything, batch, precision))
     parts: Iterator[MicroBatch] = (read(split, everything, *piece) for piece in cut)
     if is_asynchronous(next(model.parameters()).device):
         parts = prefetch(parts)

@@ -2,7 +2,8 @@
 
 The host does not wait for an accelerator: the loss of a step is read later. The optimiser's tensor `broken` is set in a
 step with a loss or gradient that is not finite, and prevents the update in this step and in all later ones. Fused AdamW
-reads `broken` on the device. Torch has none for complex weights, so for these the host waits and reads `broken`.
+reads `broken` on the device. Torch has no fused AdamW for complex weights; with such weights the host waits and reads
+`broken` before each update.
 """
 
 import math
@@ -26,7 +27,11 @@ class Diverged(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """An update that the device may not have finished. `numbers`: loss, real and computed tokens, gradient norm."""
+    """An update that the device may not have finished.
+
+    Attributes:
+        numbers: loss, number of tokens without padding, number of tokens with padding, gradient norm.
+    """
 
     step: int
     lr: float
@@ -91,13 +96,17 @@ def update(
 
 
 def compile_blocks(model: Model) -> None:
-    """Compile each block. Dropout then hashes its noise on a CPU, too, instead of drawing indices."""
+    """Compile each block.
+
+    On a CPU, dropout then hashes its noise, as on an accelerator, instead of drawing the indices of values to drop.
+    """
     from torch._functorch import config as autograd_config
 
     torch._dynamo.config.specialize_float = True  # compile float settings, such as eps, as constants
-    torch._dynamo.config.recompile_limit = 32  # graphs per block: training or not, padded or packed, all tokens or CLS
+    # Maximum number of graphs per block: for training or evaluation, padded or packed, all tokens or CLS.
+    torch._dynamo.config.recompile_limit = 32
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # otherwise the run would continue uncompiled
-    autograd_config.backward_pass_autocast = "off"  # else the backward of full-precision parts would use bf16
+    autograd_config.backward_pass_autocast = "off"  # else the backward pass of full-precision parts would use bf16
     try:
         torch.compile(torch.neg)(next(model.parameters()).detach())
     except RuntimeError as error:

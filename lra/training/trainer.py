@@ -45,17 +45,20 @@ def compute_gradient(
     step: int,
     precision: Precision,
 ) -> Tensor:
-    """Set every `grad` to that of the mean loss over `examples`; return [loss, real tokens, computed tokens].
+    """Set every `grad` to the gradient of the mean loss over `examples`, and return the loss and token counts.
 
     The gradient does not depend on the cut into `parts` or on the number of ranks: the loss of a micro-batch is divided
     by the number of predictions in the whole batch, and dropout is keyed by document.
+
+    Returns:
+        Tensor [3] for the whole batch: mean loss, number of tokens without padding, number of tokens with padding.
     """
     if not model.training:
         model.train()
     model.redraw(seed, step)
     for parameter in model.every_parameter:
         parameter.grad = None
-    predictions = len(split.predictions(examples))  # their number in the whole batch, not in this rank's part
+    predictions = len(split.predictions(examples))  # number in the whole batch, not only in this rank's part
     # float64, so that the recorded loss hardly depends on the cut into micro-batches
     total, real, computed = torch.zeros((), dtype=torch.float64, device=model.every_parameter[0].device), 0, 0
     for part in parts:
@@ -174,7 +177,7 @@ class Trainer:
                         self.save()
                     seconds = self.seconds["train"] + self.window_seconds
                     distributed.pause_all(stop.pending() or limit(self.step, seconds))
-                distributed.pause_all(stop.signalled())  # a signal since the last step
+                distributed.pause_all(stop.signalled())  # a signal may have come since the last step
             except Paused:
                 self.save()
                 raise
@@ -210,7 +213,7 @@ class Trainer:
         line = {
             "step": step,
             "epoch": step * recipe.batch_size / len(self.task.train),
-            "lr": recipe.learning_rate(step - 1, self.stopping.step),  # of the last update
+            "lr": recipe.learning_rate(step - 1, self.stopping.step),  # rate of the last update
             "train_loss": math.fsum(losses) / len(losses),
             "val_loss": score.loss,
             "val_accuracy": score.accuracy,
