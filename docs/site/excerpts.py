@@ -120,7 +120,7 @@ def demo() -> str:
 
 
 def scales() -> str:
-    """Return a table of the sweeps of Table 1 by scale: command, number of runs, and time of the kept runs."""
+    """Return a table of the sweeps of Table 1 by scale: command, number of runs, and time of the runs in `results/`."""
     narrow = [run for run in report("table1_narrow").runs if "H200" in run.record.provenance.device]
     times = [pd.Timestamp(getattr(run.record.provenance, key)) for run in narrow for key in ("started", "finished")]
     minutes = (max(times) - min(times)).total_seconds() / 60
