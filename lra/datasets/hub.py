@@ -1,8 +1,6 @@
 """Download data from the Hugging Face hub; print a message before each download, and raise one-line errors."""
 
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -130,6 +128,9 @@ def _ask() -> None:
 
     The hub's client library would retry for half a minute instead.
     """
+    import urllib.error  # here, because urllib imports ssl, which takes milliseconds
+    import urllib.request
+
     from huggingface_hub import constants
 
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
