@@ -123,7 +123,7 @@ def _options(group: str) -> dict[str, str]:
 
 
 def _experiments() -> dict[str, str]:
-    """Return the first sentence of each experiment by name, in the order of `PURPOSES`, which begin the sentences."""
+    """Return the first sentence of each experiment by name, ordered by its first word as in `PURPOSES`; others last."""
 
     def position(option: tuple[str, str]) -> tuple[int, str]:
         purpose = re.split("[:,]", option[1])[0]

@@ -27,8 +27,8 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"config": {"packages": ["os", "posix"]}}, "its config has packages"),
-        ({"config": {"task": None}}, "its config has no task"),
+        ({"config": {"packages": ["os", "posix"]}}, "unexpected key 'packages' in config"),
+        ({"config": {"task": None}}, "no value for key 'task' in config"),
         ({"config": {"task": {"_target_": "os.system", "command": f"touch {MARK}"}}}, "not in a trusted package"),
         ({"config": {"train": {"steps": "9"}}}, "train.batch_size: missing"),
         ({"protocol": "../../.."}, "expected a path inside a results folder"),

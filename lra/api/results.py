@@ -121,7 +121,7 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
         raise UserError(
             f"{first.system.iloc[0]} on {here} and {other.system.iloc[0]} on {there}: expected one task and protocol"
         )
-    # The check is skipped for one cell read from two folders: it would refuse seeds that are in both as duplicates.
+    # Skip the check for one cell read from two folders: it would refuse seeds that are in both folders as duplicates.
     if not first[CELL].iloc[0].equals(other[CELL].iloc[0]):
         refuse_hidden_differences(pd.concat([first, other]))
     runs = present(first)

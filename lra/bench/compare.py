@@ -102,7 +102,7 @@ def seconds_in_turns(steps: Mapping[Any, Callable[[], object]], rounds: int) -> 
     timers = {name: Timer("step()", globals={"step": step}, num_threads=threads) for name, step in steps.items()}
     seconds: dict[Hashable, list[float]] = {name: [] for name in timers}
     for number in range(rounds):
-        # The order alternates, because a machine that slows down during a round slows the last steps of the round.
+        # Alternate the order, because a machine that slows down during a round slows the last steps of the round.
         for name in list(timers) if number % 2 == 0 else reversed(list(timers)):
             seconds[name].append(timers[name].timeit(1).median)
     return seconds

@@ -274,7 +274,7 @@ def _matters(subject: Subject, x: Tensor, y: Tensor, name: str) -> bool:
     """Return True if the outputs `y` for the input `x` change when the weight `name` changes."""
     mixer = trained(subject.mixer(), [0, 1])
     weight = mixer.get_parameter(name)
-    # Random changes, because one number added to all values may cancel, for example in a softmax.
+    # Add random numbers, because one number added to all values may cancel, for example in a softmax.
     weight.add_(values(*weight.shape, seed=2))
     return subject.difference(y, mixer(x.clone())) > 0
 

@@ -21,7 +21,7 @@ from lra.config.mistakes import explain, is_mistake
 from lra.core.errors import CONFIG_ERROR, FAILED, UserError
 from lra.core.paths import __version__, conf_dir
 
-# Keys that are refused, because lra has `out` instead.
+# Hydra's keys for output folders; they are refused, because lra has `out` instead.
 FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")
 
 

@@ -54,7 +54,7 @@ class OptionSource(ConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         config, package = _option(config_path.removesuffix(".yaml"))
-        # A copy, because Hydra removes the defaults list and moves nodes of the configuration that it gets.
+        # Return a copy, because Hydra removes the defaults list and moves nodes of the configuration that it gets.
         return ConfigResult(self.provider, self.full_path(), deepcopy(config), header={"package": package})
 
     def available(self) -> bool:

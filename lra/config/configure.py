@@ -86,7 +86,7 @@ def build(node: dict[str, Any], where: str, supplied: int = 0, kind: type | None
     if not isclass(target) or (kind is not None and not issubclass(target, kind)):
         raise UserError(f"{name}: expected a class{f' derived from {kind.__module__}.{kind.__name__}' if kind else ''}")
     chosen = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
-    # Checked here, before any data are read, and not by the call, whose TypeError would name no key.
+    # Check the options here, before any data are read: the TypeError of a later call would name no key.
     check(target, chosen, f"{where}.", supplied)
     return partial(target, **chosen)
 

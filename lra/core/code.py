@@ -71,7 +71,8 @@ def _read(path: Path, spec: ModuleSpec) -> tuple[str, list[str]]:
     # The file is read again after a reload, which gives the module a new spec.
     if path not in _loaded or _loaded[path][0] is not loaded:
         code, imports = path.read_bytes(), []
-        # On an error hash the file's bytes: a compiled module has no source, and the import reports a syntax error.
+        # On an error, hash the raw bytes: a compiled module has no source to parse, and an error in a source file is
+        # reported when the module is imported.
         with suppress(SyntaxError, ValueError, ImportError):
             tree = ast.parse(code)
             for node in ast.walk(tree):

@@ -75,7 +75,7 @@ class StopFlag:
             outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
             if isinstance(outer, StopFlag) and self._number is None:  # take over a signal that came earlier
                 self._number, self._since = outer._number, outer._since
-            # Handlers that may be replaced: the default one, and that of an outer flag.
+            # Handle a warning only if its handler is the default one or that of an outer flag.
             free = (signal.SIG_DFL, getattr(outer, "_set", None))
             numbers += [number for number in WARNINGS if signal.getsignal(number) in free]
             self._handlers = {number: signal.signal(number, self._set) for number in numbers}

@@ -280,8 +280,8 @@ def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> 
     Raises:
         UserError: a worker process was killed.
     """
-    # Processes that the standard library spawns would run the caller's script again, and then wait for the task's lock,
-    # which this process holds.
+    # Use loky: processes that the standard library spawns would run the caller's script again, and then wait for the
+    # task's lock, which this process holds.
     from joblib.externals.loky import ProcessPoolExecutor
 
     calls = iter(calls)

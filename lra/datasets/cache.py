@@ -61,7 +61,7 @@ def prepared(builder: "TaskBuilder") -> Task:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.parent / f".{folder.name}.lock", timeout=LOCK_TIMEOUT_SECONDS):
-                # Another process may have built the task while this one waited for the lock.
+                # Check again: another process may have built the task while this one waited for the lock.
                 if not (folder / MANIFEST).exists():
                     _build(builder, folder, identity)
         except Timeout:

@@ -75,7 +75,9 @@ class Probe(Generated):
 
     causal: bool
 
-    if TYPE_CHECKING:  # properties instead of fields, so that each probe can choose the order of its fields
+    # Declared for type checkers only: dataclass fields here would precede the fields of every probe, and so fix the
+    # order of the options in task names.
+    if TYPE_CHECKING:
 
         @property
         def length(self) -> int: ...

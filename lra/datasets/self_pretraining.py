@@ -27,8 +27,8 @@ class TokenPrediction(Split):
     """Base class of splits for self-pretraining: n documents, each of which is one example.
 
     Args:
-        shift: `shift` of the classification task's split; unless it is 0, all documents must have the same length,
-            because `pad` would shift the padding, too.
+        shift: number added to stored values to get token ids, as in the classification task's split. If it is not 0,
+            all documents must have the same length, because `pad` would add it to padding, too.
         vocab_size: V.
         values: True if targets are the numbers (id - 1) / (V - 2), such as grey values, instead of token ids.
     """

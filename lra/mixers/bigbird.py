@@ -63,7 +63,7 @@ class BigBird(PatternAttention):
         return (i // self.block - j // self.block).abs() <= 1
 
     def select_global(self, positions: Tensor) -> Tensor:
-        # `max`, because a single block is the first and the last, but its positions must not be listed twice.
+        # Begin the second slice at block 1 or later; otherwise a single block, the first and the last, is listed twice.
         return torch.cat([positions[: self.block], positions[max(self.last, 1) * self.block :]])
 
 

@@ -41,8 +41,8 @@ class _EluPlusOne(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
-        # Not in place, because torch.compile (torch 2.11) loses the `backward` if `forward` returns a tensor that it
-        # changed in place.
+        # Compute phi out of place, because torch.compile (torch 2.11) loses the `backward` if `forward` returns a
+        # tensor that it changed in place.
         phi = x.clamp(max=0).exp() + relu(x)
         ctx.save_for_backward(phi)
         return phi

@@ -37,7 +37,7 @@ class Linformer(Attention):
         self.info = info_of(self, scale, rank=rank)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        # Padding is zeroed after the projections to keys and values, because their biases make it nonzero.
+        # Zero the padding of k and v before E mixes positions: biases of the key and value projections made it nonzero.
         k, v = (without_padding(x, key_mask) for x in (k, v))
         weight = self.project_keys[:, : k.shape[2]]  # [1, L, k]
         k, v = (torch.einsum("hlk,bhld->bhkd", weight, x) for x in (k, v))  # [B, H, k, Dh]

@@ -119,6 +119,6 @@ class Mega(Mixer):
         distance = position.unsqueeze(-1) - position
         scores = q @ k.mT * self.width**-0.5 + self.bias[distance + self.reach - 1]
         seen = real.mT & (distance >= 0) if self.causal else real.mT
-        # The lowest number instead of -inf, which would give NaN for queries without a real key.
+        # Mask with the lowest number, because -inf would give NaN for queries without a real key.
         weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(dim=-1)
         return (self.dropout(weights) @ v).flatten(1, 3)[:, :length]

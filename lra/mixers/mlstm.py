@@ -84,7 +84,7 @@ def gated_memory(q: Tensor, k: Tensor, v: Tensor, log_in: Tensor, log_decay: Ten
     v = pad(v, (0, 1), value=1.0)  # a column of ones: its state is n
     y = decayed_product(q, k * log_in.exp().unsqueeze(-1), v, log_decay.unsqueeze(-1), SMALL_CHUNK)
     total, mass = y.split([v.shape[-1] - 1, 1], dim=-1)
-    # One reciprocal per position, because the gradient of a quotient would read all channels three times.
+    # Multiply by one reciprocal per position, because the gradient of a quotient would read all channels three times.
     return total * torch.maximum(mass.abs(), log_floor.detach().exp().unsqueeze(-1)).reciprocal()
 
 

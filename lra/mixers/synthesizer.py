@@ -103,7 +103,7 @@ class Synthesizer(Mixer):
             scores = scores + query @ key.transpose(-2, -1)
         if mask is not None:
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        # Expanded to all documents, because each has its own dropout noise.
+        # Expand the weights to all documents, because each document has its own dropout noise.
         return self.dropout(scores.softmax(dim=-1).expand(len(x), -1, -1, -1)) @ v
 
     def _dense(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -80,7 +80,7 @@ class Model(nn.Module):
             self.apply(lambda module: _xavier(module, kept))
             self.head.apply(_lecun)
         for value in (*self.parameters(), *self.buffers()):
-            # Weights cannot be loaded into an expanded tensor, since its elements share memory.
+            # Copy expanded tensors: weights cannot be loaded into them, because their elements share memory.
             if value.layout == torch.strided and 0 in value.stride():
                 value.data = value.data.contiguous()
 

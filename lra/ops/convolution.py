@@ -3,7 +3,7 @@
 A mode is one complex state s with its rate, Re rate < 0. The causal forms are exactly causal. A Fourier transform over
 all positions would not be, because its rounding errors would carry later inputs into earlier outputs.
 Legend: B batch, L positions, D or C channels, N modes; from and to: positions of an input and an output in a chunk.
-Sizes side by side, such as `from 2`, are one flattened axis.
+In shapes such as [N, from 2, to], `from 2` is one axis of size 2 from.
 """
 
 import torch

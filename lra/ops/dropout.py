@@ -173,7 +173,7 @@ def set_keys(model: nn.Module, *, seed: int, step: int, documents: Sequence[int]
     words = torch.from_numpy(np.ascontiguousarray(raw.reshape(-1, len(layers))[list(documents)].T))  # [layers, B]
     parameter = next(model.parameters(), None)
     on_device = to_device(words, torch.device("cpu") if parameter is None else parameter.device)
-    # Copies, because a compiled graph would depend on the offset of a view.
+    # Copy the slices, because a compiled graph would depend on the offset of a view.
     copies = torch.unbind_copy(on_device), torch.unbind_copy(words.sum(dim=1))  # type: ignore[func-returns-value]
     for layer, (module, *noise) in enumerate(zip(layers, *copies, strict=True)):  # type: ignore[call-overload]
         module.key, module.documents = (seed, step, layer), documents

@@ -127,7 +127,7 @@ def small_product(a: Tensor, b: Tensor) -> Tensor:
     product = a.new_empty(1, len(a), b.shape[1])
     for start in range(0, len(b), TERMS):
         piece = slice(start, start + TERMS)
-        # beta is 0 for the first piece, because `product` is not initialised.
+        # Ignore `product` for the first piece (beta = 0), because it is not initialised.
         torch.baddbmm(product, a[None, :, piece], b[None, piece], beta=min(start, 1), out=product)
     return product.squeeze(0)
 

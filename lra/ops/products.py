@@ -40,7 +40,9 @@ def choose(asked: Literal["auto", "mkl", "onednn"]) -> Library:
         return "mkl"
     reason = lacks()
     if reason and asked == "onednn":
-        raise UserError(f"products=onednn: expected fp32 products in fp32 by oneDNN, found {reason}; use products=mkl")
+        raise UserError(
+            f"products=onednn: expected oneDNN to compute fp32 products in fp32, found {reason}; use products=mkl"
+        )
     return "mkl" if reason else "onednn"
 
 

@@ -118,22 +118,22 @@ def in_chunks(chunk: int, *inputs: Tensor) -> list[Tensor]:
 
 
 def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inputs: Tensor) -> Tensor:
-    """Return the outputs [..., L, N] of a recurrence that is computed tile by tile.
+    """Return the outputs [..., L, N] of a recurrence, computed tile by tile; a tile is T consecutive chunks.
 
-    The backward pass recomputes a tile, so that only its inputs and the state before it are saved; with the scores of
-    all chunks saved, a step would take three times the memory. On a CPU a tile is small enough for most of its tensors
-    to stay in the cache; on an accelerator one tile has all chunks.
+    The backward pass recomputes each tile, so only its inputs and the state before it are saved. Saving the scores of
+    all chunks would triple the memory of a step. On a CPU, T is chosen so that most tensors of a tile fit in the cache;
+    on an accelerator, one tile holds all chunks.
 
     Args:
-        recurrence: called as `recurrence(*tiles, state)`, with a tile [T, ..., C, .] of each input and the state
-            [..., M, N] before it; returns y [T, ..., C, N] and the next state.
+        recurrence: called as `recurrence(*tiles, state)`, with one tile [T, ..., C, .] of each input and the state
+            [..., M, N] before the tile; returns y [T, ..., C, N] and the state after the tile.
         chunk: number of positions in a chunk, C.
         inputs: q and k [..., L, M], v [..., L, N], and others [..., L, .]; leading axes broadcast.
     """
 
     def tile_of(*parts: Tensor) -> tuple[Tensor, Tensor]:
         *tile, state = parts
-        # With the chunk axis first, tiles are contiguous; otherwise every product would copy its factors.
+        # Move the chunk axis first and make tiles contiguous; otherwise every product would copy its factors.
         chunks = [x.movedim(-3, 0).contiguous() for x in in_chunks(chunk, *tile)]
         y, state = recurrence(*chunks, state)
         return y.movedim(0, -3).flatten(-3, -2)[..., : tile[0].shape[-2], :], state
@@ -143,7 +143,7 @@ def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inpu
     if q.device.type == "cpu":
         size = chunk * max(1, TILE // (lead.numel() * chunk * max(q.shape[-1], v.shape[-1])))
     state, outputs = v.new_zeros(*lead, q.shape[-1], v.shape[-1]), []
-    # All inputs get the same number of axes, since `tile_of` moves chunks before them.
+    # Give all inputs the same number of axes, so that they broadcast after `tile_of` has moved the chunk axis first.
     aligned = (x[(None,) * (len(lead) + 2 - x.dim())] for x in inputs)
     for tile in zip(*(x.split(size, dim=-2) for x in aligned), strict=True):
         y, state = checkpoint(tile_of, *tile, state, use_reentrant=False, preserve_rng_state=False)

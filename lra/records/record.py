@@ -16,7 +16,7 @@ from lra.core.errors import UserError
 from lra.core.files import digest, read_json, write_json
 from lra.records.names import RECORD as NAME
 
-SCHEMA = 2  # version of the format of JSON objects with a `sha256` key
+SCHEMA = 2  # format version of signed JSON objects (see `signed`), stored under `schema`
 DATA_PATHS = ("data", "documents", "folder", "vocab")  # options of tasks whose values are paths
 RULES = ("last", "best_val", "best_test")  # rules that select the weights to test
 

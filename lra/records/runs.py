@@ -79,7 +79,10 @@ def _loose(folder: Path, results: Path) -> Run:
 
 
 def _kept(folder: Path) -> dict[str, Run]:
-    """Return the runs in `runs.jsonl` by name, with predictions from `predictions.npz`; empty without the file."""
+    """Return {name: run} for the runs in `runs.jsonl`, with predictions if `predictions.npz` has them.
+
+    If `runs.jsonl` does not exist, the result is {}.
+    """
     path, answers = folder / RUNS, folder / KEPT_PREDICTIONS
     if not path.exists():
         return {}

@@ -136,7 +136,9 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
         done = distributed.first_from_any_rank(record.read(folder / RECORD) if (folder / RECORD).exists() else None)
         if done is None:
             done = _pretrain(pretraining, phase.options, task, name, device, stop)
-        if main:  # the checkpoint remains if a process was killed after it wrote the record
+        # Remove the checkpoint even if the weights were already there: a process killed after it wrote the record
+        # leaves its checkpoint behind.
+        if main:
             checkpoint.remove(folder)
     report = Checkpoint(folder=str(folder), take=TAKEN).load(trainer.model, task)
     say(f"{job.title}: pretrained weights from {folder} (loss {done['validation']['best']['loss']:.4f})")

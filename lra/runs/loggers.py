@@ -86,7 +86,7 @@ class Wandb:
         tags = {name: getattr(job.cell, name) for name in TAGS}
         config = {"cell": tags | job.cell.settings, **job.settings.config_key}
         run_id = digest({"config": config, "folder": job.folder.as_posix()})[:16]
-        # A resumed run logs every line again, so `wandb sync` would upload lines of an earlier process twice.
+        # Delete earlier offline logs: a resumed run logs every line again, so `wandb sync` would upload lines twice.
         for earlier in (job.folder / "wandb").glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(earlier)
         self._run = wandb.init(

@@ -86,15 +86,20 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
 
 
 def _settings(path: Path, earlier: RunRecord, current: Settings) -> Settings:
-    """Return the settings of a kept run.
+    """Return the settings of the rerun: values in the record of the kept run, and all others from `current`.
+
+    A device that `current` names takes precedence over the one in the record.
 
     Raises:
-        UserError: its record is incomplete, or `current.init` does not name the initial weights of the run.
+        UserError: the record lacks keys or has unexpected ones, or `current.init` does not name the initial weights of
+            the kept run.
     """
     config = earlier.config
-    others = [f"has {key}" for key in config if key not in (*RESULT_KEYS, "init", "pretrain", "code")]
-    if wrong := [*others, *(f"has no {key}" for key in RESULT_KEYS if config.get(key) is None)]:
-        raise UserError(f"{path}: its config {wrong[0]}; expected the config of a run")
+    others = [
+        f"unexpected key {key!r} in config" for key in config if key not in (*RESULT_KEYS, "init", "pretrain", "code")
+    ]
+    if wrong := [*others, *(f"no value for key {key!r} in config" for key in RESULT_KEYS if config.get(key) is None)]:
+        raise UserError(f"{path}: {wrong[0]}; expected the config of a run")
     configure.refuse_untrusted(config, current.packages)
     device = "cpu" if earlier.provenance.device == "cpu" else "cuda"
     values = {

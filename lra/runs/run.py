@@ -108,7 +108,7 @@ def run(job: Job) -> Status:
                         attempt.loggers.tested(attempt.results["test"][settings.train.selection], task.best_baseline)
                     attempt.results |= _summary(job, trainer)
                     attempt.results["peak_memory_bytes"] = memory.read()
-                    # After the peak memory is read, because `seen` reads both splits into memory.
+                    # Call `seen` after the peak memory is read, because it reads both splits into memory.
                     attempt.results["test_in_train"] = seen(task.train, task.test)
                     attempt.status = status
             if attempt.status != Status.FAILED:  # the other ranks wait until rank 0 has written everything
@@ -146,7 +146,7 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
         attempt.status = attempt.status or Status.FAILED
         return
     folder = RunFolder.of(job)
-    # A complete run is not locked, because its folder may be read-only.
+    # Do not lock a complete run, because its folder may be read-only.
     with nullcontext() if folder.is_done else folder.lock():
         if folder.is_done:  # another process may have finished it before the lock was free
             attempt.status = _skipped(job, folder)

@@ -45,7 +45,7 @@ def take_over(plan: Plan) -> None:
         if taken and name:
             say(f"{plural(taken, 'run')} taken from {name}; kept=null trains them again")
         for reason, count in reasons.items():
-            say(f"{plural(count, 'run')} of {name or folder} not taken: {reason}")
+            say(f"{plural(count, 'kept run')} in {name or folder} not reused: {reason}")
 
 
 def _equal(

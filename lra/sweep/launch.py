@@ -76,7 +76,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         check_data(waiting)
         for row in waiting:
             check_attention(row.settings, row.components)
-    # Earlier runs in the results folder may conflict with some of the planned runs, or with the whole sweep.
+    # Leave out planned runs that conflict with earlier runs in the results folder; some conflicts end the whole sweep.
     refused = kept.refuse_conflicts(plan, to_do)
     for reason in dict.fromkeys(refused.values()):
         say(f"lra-train: error: {reason}")
@@ -159,7 +159,7 @@ def _launch(
     if _launcher(config) == "basic":
         _one_by_one(launcher, runs, shared)
         return
-    # All runs at once, because the other launchers have queues.
+    # Launch all runs at once, because the other launchers have queues.
     flag, by_joblib = Forwarding(), _launcher(config) == "joblib"
     if by_joblib:
         launcher.joblib["initializer"] = keep_worker

@@ -227,7 +227,8 @@ def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | Non
 
 def _refuse_seed_references(first: Settings, other: Settings) -> None:
     """Raise UserError if two runs of a cell, whose results a table averages, differ in more than `seed` and `init`."""
-    # Each seed may start from other weights, whose file need not exist yet: the sweep may train the run that writes it.
+    # Ignore `init`: each seed may start from different weights, and `config_key` would read their file, which a run of
+    # this sweep may have yet to write.
     here, there = (replace(each, seed=first.seed, init=None).config_key for each in (first, other))
     for key, one, two in differences(here, there):
         raise UserError(

@@ -127,12 +127,12 @@ class Recall(Probe):
         length, min_size = self.length, 1 if train else self.key_size
         last_start = length - 2 * self.pair_size
         sequences = _Sequences(rows, length, self.vocabulary)
-        turns = last_start // (min_size + 1) + 1  # maximum number of pairs, without the last one
+        turns = last_start // (min_size + 1) + 1  # maximum number of pairs before the final query
         keys = np.full((rows, turns, self.key_size), -1)  # keys shown so far; -1 equals no key
         values = np.zeros((rows, turns, self.value_size), dtype=np.int64)
         fresh = np.zeros((rows, turns), dtype=bool)  # True for pairs that show their key for the first time
         for turn in range(turns):
-            active = sequences.ends <= last_start  # sequences with room for this pair and the last one
+            active = sequences.ends <= last_start  # True for sequences with room for this pair and the final query
             key = self._motifs(draws, rows, self.keys, min_size, self.key_size)
             value = self._motifs(draws, rows, self.values, 1, self.value_size)
             # The first pair is never noise, so that there is a key to query.

@@ -132,11 +132,15 @@ class MicroBatch:
         return int(self.lengths.sum())
 
     def packs(self, model: Model, precision: Precision) -> bool:
-        """Return True if the micro-batch is packed: on an accelerator, if more than the fraction `PADDED` is padding.
+        """Return True if this micro-batch should be packed.
 
-        If the mixers have a packed form, micro-batches with less padding are packed, too, if that is faster
-        (`packs_unpadded`), and always in evaluation. Otherwise some micro-batches of an evaluation would be packed and
-        others not, and compiled blocks would need a graph for each form.
+        Packing requires an accelerator, a model that can pack, and at least one token per document (CLS included). With
+        these, micro-batches are packed:
+
+        - in training, if more than the fraction `PADDED` of the tokens is padding, or always if the mixers have a
+          packed form that is faster even without padding (`packs_unpadded`);
+        - in evaluation, always if the mixers have a packed form, so that compiled blocks need one graph instead of two,
+          else if more than the fraction `PADDED` is padding.
         """
         if not (
             is_asynchronous(model.every_parameter[0].device) and model.can_pack and (self.lengths + model.cls).all()

@@ -39,7 +39,7 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
             hooks.enter_context(block.register_forward_pre_hook(lambda _block, inputs: entered.append(inputs[:2])))
         logits, labels = predict(model, read(split, first, first, length), precision)
     gradients = _gradient_norms(model, cross_entropy(logits, labels))
-    # In the order of the blocks, because a mixer may read the memory of the previous block's mixer.
+    # Measure the blocks in order, because a mixer may read the memory of the previous block's mixer.
     measured = [
         {**_inside(block, *inputs), "gradient_norm": gradient}
         for block, inputs, gradient in zip(model.blocks, entered, gradients, strict=True)

@@ -94,7 +94,7 @@ def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
     if count() == 1:
         return
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    # One reduction of a flat vector, since each reduction has a latency. Complex gradients are pairs of real numbers.
+    # Reduce one flat vector, because each reduction has a latency. Complex gradients become pairs of real numbers.
     gradients = [torch.view_as_real(gradient) if gradient.is_complex() else gradient for gradient in gradients]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     all_reduce_sum_(flat)

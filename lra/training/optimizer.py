@@ -70,12 +70,15 @@ def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
 def update(
     model: Model, optimizer: torch.optim.AdamW, totals: Tensor, recipe: Recipe, *, step: int, last: int | None = None
 ) -> Update:
-    """Start to update the weights by their gradients, and return the update, which may not be finished.
+    """Run one AdamW step and return its `Update`, which an accelerator may not have finished.
+
+    From the first loss or gradient that is not finite on, the weights stay unchanged.
 
     Args:
         optimizer: from `make_optimizer`.
-        totals: from `compute_gradient`.
-        last: see `Recipe.learning_rate`.
+        totals: [3], mean loss and two token counts from `compute_gradient`.
+        step: index of the update, from 0.
+        last: number of steps of the run, for the cooldown of the learning rate; None: `recipe.steps`.
     """
     gradients = [parameter.grad for parameter in model.every_parameter if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)

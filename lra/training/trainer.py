@@ -32,7 +32,8 @@ from lra.training.optimizer import Diverged, Update, compile_blocks, make_optimi
 from lra.training.progress import TrainingBar
 from lra.training.recipe import Recipe
 
-PLAIN = ("step", "measured", "seconds", "window_seconds", "last", "best", "lines", "resumes")  # fields saved as JSON
+# Names of the attributes of `Trainer` that checkpoints store as JSON.
+PLAIN = ("step", "measured", "seconds", "window_seconds", "last", "best", "lines", "resumes")
 
 
 def compute_gradient(
@@ -70,7 +71,7 @@ def compute_gradient(
         total += loss.detach()
         real, computed = real + part.real, computed + part.tokens.size
     distributed.add_gradients(model.every_parameter)
-    # On the device: reading `total` here would make the host wait for an accelerator.
+    # Sum the totals on the device: reading `total` here would make the host wait for an accelerator.
     totals = torch.stack([total, total.new_full((), real), total.new_full((), computed)])
     distributed.all_reduce_sum_(totals)
     return totals
