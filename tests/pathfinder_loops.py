@@ -132,7 +132,7 @@ class Loops:
         return Snake(place, self.pivot(place, angle), angle, line, mask, place)
 
     def second(self, first: Point, around: float) -> Point:
-        """Where the second snake begins."""
+        """Return the pixel at which the second snake begins."""
         down, right = pace(around, self.design.seed_distance)
         return round(first[0] + down), round(first[1] + right)
 

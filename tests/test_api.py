@@ -188,7 +188,7 @@ def test_kept_runs_are_read_as_folders_are(results: Results, folder: Path) -> No
 
 
 def test_a_comparison_is_that_of_the_table(results: Results, folder: Path) -> None:
-    """Of systems in one folder, and in two."""
+    """The systems are in one folder, or in two folders."""
     elsewhere = lra.load(folder)
     row = results.table[(results.table.task == "text") & (results.table.system == "Simple")].iloc[0]
     for there in (results, elsewhere):

@@ -36,7 +36,7 @@ def test_gradients(name: str, extra: list[str]) -> None:
 
 @every_setting
 def test_runs_on_the_meta_device(name: str, extra: list[str]) -> None:
-    """As `describe=true` does, which counts operations without doing them."""
+    """`describe=true` uses this device to count operations without computing them."""
     with torch.device("meta"):
         mixer = mixer_of(name, *extra).eval()
         assert mixer(torch.empty(2, 11, 15, dtype=torch.float64)).shape == (2, 11, 15)
@@ -74,7 +74,7 @@ def test_an_accelerator_gives_the_numbers_of_the_cpu(name: str, extra: list[str]
 
 @every_setting
 def test_memory_grows_as_declared(name: str, extra: list[str]) -> None:
-    """From 512 to 2,048 positions: fourfold where it is linear (a quarter more is allowed), else clearly more."""
+    """From 512 to 2,048 positions linear memory grows at most fivefold, and other memory more than that."""
     growth = saved_bytes(name, extra, 2048) / max(1, saved_bytes(name, extra, 512))
     assert (growth <= 5) == mixer_of(name, *extra).info.linear_memory, growth
 

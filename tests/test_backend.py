@@ -34,7 +34,7 @@ def test_the_kernels_are_refused_on_a_cpu(name: str) -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("name", "extra"), [case for case in cases() if case[0] in WITH_KERNELS])
 def test_the_kernels_give_the_numbers_of_the_chunks(name: str, extra: list[str], causal: bool) -> None:
-    """With padding: float32 kernels against float64 chunks on the CPU. Products in TF32 would err ten times more."""
+    """Padded inputs: float32 kernels against float64 chunks on the CPU. Products in TF32 would err ten times more."""
     pytest.importorskip("fla.ops")
     sizes = {"max_positions": 131, "causal": causal}
     if lacks := _backend.missing(mixer_of(name, *extra, **sizes).scan.kernel):

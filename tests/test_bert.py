@@ -126,7 +126,7 @@ def test_the_hidden_states_are_bert_s(tmp_path: Path) -> None:
 
 
 def test_weights_with_the_names_that_tensorflow_gave_are_the_same(tmp_path: Path) -> None:
-    """In the first BERT of the hub the norms have a gamma and a beta."""
+    """Early BERT checkpoints call the weight and bias of a norm gamma and beta."""
     former = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     loaded = []
     for place, ends in (("today", {}), ("then", former)):

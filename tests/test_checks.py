@@ -204,7 +204,7 @@ def test_a_broken_mixer_does_not_train(kind: str, cli: Commands) -> None:
 
 
 def test_a_causal_form_that_looks_ahead_does_not_train() -> None:
-    """Only where the task needs the causal form."""
+    """A task that needs the causal form refuses the mixer; other tasks train it."""
     for causal in (False, True):
         mixer = CLASSES["LooksAhead"](shape(causal=causal))
         if causal:
@@ -249,7 +249,7 @@ def test_mixers_of_lra_pass_and_are_not_checked_before_a_run(name: str) -> None:
 
 @pytest.mark.parametrize("line", ["1 / 0 if self.training else 0", "key_mask.nothing"])
 def test_a_mixer_that_crashes_stops_a_sweep_before_its_first_run(line: str, cli: Commands) -> None:
-    """Also where only training, or only a mask, reaches the line."""
+    """The line that fails may run in training only, or with a mask only."""
     written("Sound")
     head, tail = THEIRS.split("        real = torch.ones_like", 1)
     Path("theirs.py").write_text(f"{head}        {line}\n        real = torch.ones_like{tail}")

@@ -63,7 +63,7 @@ def outputs_and_gradients(model: Model, x: Tensor, mask: Tensor | None) -> list[
 def test_a_compiled_block_is_one_graph_with_the_numbers_of_a_plain_one(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In training with dropout, at lengths of less than one, of one and a half and of two chunks."""
+    """The block trains with dropout at lengths of less than one chunk, one and a half chunks, and two chunks."""
     model, plain = compiled_and_plain(monkeypatch, 131, "model.depth=1", f"attention={name}")
     maskable, one_graph = model.blocks[0].mixer.maskable, model.blocks[0].mixer.one_graph
     lengths = (97, 131, 61) if maskable else (131,)

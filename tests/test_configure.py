@@ -195,7 +195,7 @@ def test_every_option_composes(group: str) -> None:
 
 
 def test_values_by_choice_are_listed_by_names_of_options() -> None:
-    """In `${by_GROUP:{NAME:VALUE, ...}, ...}` a name that is no option would never be looked up."""
+    """A name in `${by_GROUP:{NAME:VALUE, ...}, ...}` that is no option would never be looked up."""
     tables = []
     for path in conf_dir().rglob("*.yaml"):
         text = re.sub(r"\$\{[\w.]+\}", "VALUE", path.read_text(encoding="utf-8"))

@@ -94,7 +94,7 @@ def test_permutations_of_fastfood_are_uniform() -> None:
 
 @pytest.mark.parametrize("kind", ["rks", "prf"])
 def test_the_kernel_of_generated_frequencies(kind: str) -> None:
-    """Without hidden layers omega = tanh(w n + b) for one normal n: an integral, here by Gauss and Hermite."""
+    """Without hidden layers, omega = tanh(w n + b) with one normal n, so Gauss-Hermite quadrature gives the mean."""
     sizes = ("attention.samples=11", "attention.noise_width=0.2", "attention.hidden_widths=[]")
     mixer = mixer_of(f"generative_{kind}", *sizes)
     generator: Generator = mixer.spectrum

@@ -102,7 +102,7 @@ def test_noise_has_no_correlations(shape: tuple[int, ...], hashed: bool) -> None
 
 
 def test_noise_of_published_runs_is_unchanged() -> None:
-    """For activations, states and attention weights, on a CPU and hashed."""
+    """The noise is that of activations, states and attention weights, drawn on a CPU and hashed."""
     digests = {}
     for shape in ((37, 41), (1001,), (3, 31, 31)):
         for hashed in (False, True):

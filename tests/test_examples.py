@@ -49,7 +49,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_command_composes() -> None:
-    """Of each sweep the first value is composed."""
+    """A swept key is composed with its first value."""
     composes = {
         (program, *(_first_value(word) for word in words if re.match(r"[\w./]+=", word)))
         for program, words in commands()

@@ -58,7 +58,7 @@ PLACES = {
     ],
 )
 def test_a_signal_ends_a_command_which_then_resumes(whole, place: str, signals: tuple[int, ...], code: int) -> None:
-    """In training the first signal ends the run after its step; elsewhere, and a second time, it ends the process."""
+    """The first signal in training ends the run after its step. A second one, or one elsewhere, ends the process."""
     expected = whole(*TINY)
     ended = command(*TINY, "out=runs", "cache=own", inside=when(*PLACES[place], sending(*signals)))
     assert (ended.code, "Traceback" in ended.err) == (code, False), ended.err

@@ -23,7 +23,7 @@ def test_a_causal_convolution_is_its_sum(length: int) -> None:
 
 
 def test_a_causal_convolution_reads_nothing_later() -> None:
-    """Not even a rounding error depends on later positions, forward and backward."""
+    """Outputs and gradients do not depend on later positions, not even in their rounding errors."""
     x, kernel = noise(1, LONG, 3).float(), noise(3, LONG, seed=1).float()
     changed = x.clone()
     changed[:, 150:] += 1e6

@@ -46,7 +46,7 @@ def test_every_weight_of_vanilla_and_the_simple_variants_is_in_one_group() -> No
 
 
 def test_simple_resl_and_vanilla_interchange_their_weights(tmp_path: Path) -> None:
-    """Only q, k and v, and all weights, in both directions."""
+    """Either q, k and v alone or all weights are loaded, in both directions."""
     pair = ("system=simple_resl", "system=transformer")
     for from_system, to_system in (pair, pair[::-1]):
         source = tiny(from_system, seed=1)
@@ -113,7 +113,7 @@ def test_impossible_freezes_are_refused() -> None:
 
 @pytest.mark.parametrize("groups", [["qkv"], ["embedding", "head"], ["mixer", "norms"]])
 def test_frozen_weights_stay_to_the_bit_and_the_others_move(groups: list[str]) -> None:
-    """With weight decay, which changes all weights of the optimiser."""
+    """Weight decay is on, because it changes all weights of the optimiser."""
     model = tiny("system=transformer", "model.dropout=0.3")
     model.freeze(groups)
     before = train_state(model)

@@ -67,7 +67,7 @@ def trained(model: nn.Module, tokens: Tensor, labels: Tensor) -> list[float]:
 
 
 def test_softmax_is_that_of_torch() -> None:
-    """With the weights of nn.MultiheadAttention, which is an implementation of its own."""
+    """The reference is nn.MultiheadAttention with the same weights, an independent implementation."""
     theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).double().eval()
     ours = layer_of("softmax").double().eval()
     parts = zip(theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.chunk(3), strict=True)

@@ -160,7 +160,7 @@ def test_a_mixer_that_cannot_mask_is_refused() -> None:
 
 
 def test_pooling_reads_real_positions() -> None:
-    """In a document without real tokens `max` gives 0, and `last` reads the first position."""
+    """For a document without real tokens `max` gives 0, and `last` reads the first position."""
     x, tokens = torch.randn(3, 7, 6, dtype=torch.float64) - 3, torch.tensor([[1] * 7, [1] * 5 + [0] * 2, [0] * 7])
     for pooling, pick, nothing in (
         ("first", lambda x: x[0], x[2, 0]),

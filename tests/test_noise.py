@@ -94,7 +94,7 @@ def test_a_mixer_drops_a_channel_at_all_positions(name: str) -> None:
 
 @every_setting
 def test_padding_does_not_change_real_positions_in_training(name: str, extra: list[str]) -> None:
-    """With noise, two-sided and causal; also where documents are no longer than the memories of Luna and Linformer."""
+    """Noise is on, two-sided and causal. Some documents are no longer than the memories of Luna and Linformer."""
     if not mixer_for(name, *extra).maskable:
         pytest.skip(f"{name} declares that it cannot mask")
     for causal in (False, True) if mixer_for(name, *extra).can_be_causal else (False,):

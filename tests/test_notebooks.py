@@ -26,7 +26,7 @@ SECONDS = 300  # of one cell, on a machine that is busy
 def test_a_notebook_is_kept_without_output_and_runs(
     path: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In an empty folder beside the results, as in a checkout."""
+    """The notebook runs in an empty folder beside the results, as in a checkout."""
     notebook = nbformat.read(path, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.outputs == [] and cell.execution_count is None for cell in code), "clear all outputs, then commit"

@@ -63,7 +63,7 @@ def check_packed_is_padded(model: Model) -> None:
 
 @every_setting
 def test_packed_batches_equal_padded_ones_for_every_mixer(name: str, extra: list[str]) -> None:
-    """Without noise and with it; pairs of documents of odd lengths, some of one token."""
+    """Noise is off and on. The pairs of documents have odd lengths, and some have one token."""
     for more in (("model.dropout=0",), DROPOUT):
         try:
             model = model_for(name, extra, *more)
@@ -164,7 +164,7 @@ def attended(q, k, v, q_starts, k_starts, scale: float, dropout: float, state: T
 
 
 def forward(q, k, v, q_starts, k_starts, q_longest, k_longest, dropout, causal, debug, *, scale):
-    """As `aten._flash_attention_forward`."""
+    """Return what `aten._flash_attention_forward` returns."""
     assert not causal and not debug
     assert q_starts.diff().max() <= q_longest and k_starts.diff().max() <= k_longest
     state = torch.randint(2**31, (2,)).to(torch.uint64)
@@ -175,7 +175,7 @@ def forward(q, k, v, q_starts, k_starts, q_longest, k_longest, dropout, causal, 
 def backward(
     grad, q, k, v, out, sums, q_starts, k_starts, q_longest, k_longest, dropout, causal, state, unused, *, scale
 ):
-    """As `aten._flash_attention_backward`."""
+    """Return what `aten._flash_attention_backward` returns."""
     inputs = [x.detach().clone().requires_grad_() for x in (q, k, v)]
     with torch.enable_grad():
         return torch.autograd.grad(attended(*inputs, q_starts, k_starts, scale, dropout, state), inputs, grad)

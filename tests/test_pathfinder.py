@@ -52,7 +52,7 @@ def style_of(option: str) -> Paddles:
 
 
 def test_paddles_are_those_of_the_loops() -> None:
-    """In every direction, also where floating point rounds 120 degrees up; and the pixels that a first one checks."""
+    """Paddles of all directions are equal, also where 120 degrees is rounded up; so are the pixels that the first checks."""
     generator, style = loops.Loops(design_of(), 1, seed=1), style_of("pathfinder")
     for turn in range(0, 360, 4):
         line, mask = generator.paddle((4, 4), loops.radians(turn - 180), 9)
@@ -62,7 +62,7 @@ def test_paddles_are_those_of_the_loops() -> None:
 
 @pytest.mark.parametrize("option", ["pathfinder", "pathfinder_64", "pathx"])
 def test_snakes_walk_as_those_of_the_loops_do(option: str) -> None:
-    """In all directions; a second snake that would begin between two pixels begins at the even one."""
+    """Snakes walk in all directions. A second snake that would begin between two pixels begins at the even one."""
     style, generator = style_of(option), loops.Loops(design_of(option), design_of(option).paddle_margins[-1], seed=1)
     further = np.arctan2(style.points[:, 0], style.points[:, 1]).tolist()
     angles = [loops.radians(degrees) for degrees in range(-180, 180)]
@@ -119,7 +119,7 @@ def test_a_block_is_a_function_of_seed_and_number() -> None:
 
 
 def test_a_block_has_the_bytes_that_it_had() -> None:
-    """On every machine."""
+    """The bytes are the same on every machine."""
     content = drawn().pixels.tobytes() + drawn().attributes.astype("<i8").tobytes()
     assert hashlib.sha256(content).hexdigest()[:16] == "7893d0b057aaa893"
 

@@ -54,7 +54,7 @@ def documents(count: int, length: int) -> Split:
 
 @pytest.mark.parametrize("objective", ["masked", "next"])
 def test_pictures_are_pretrained_with_the_ids_that_their_task_reads(objective: str) -> None:
-    """From black, 0, to white, 255, where each picture has both; ids of 1 to 256, numbers of 0 to 1."""
+    """Each picture has black, 0, and white, 255: the ids are 1 to 256, and the numbers 0 to 1."""
     count, pixels = 23, 49
     grey = np.random.default_rng(7).integers(0, 256, (count, pixels)).astype(np.uint8)
     grey[:, 0], grey[:, 1] = 0, 255
@@ -117,7 +117,7 @@ def test_the_next_token_is_predicted_at_every_token_but_the_last() -> None:
 
 
 def test_grey_values_are_predicted_as_numbers() -> None:
-    """For images: grey values id - 1 of 0 to V - 2, and the mean absolute error."""
+    """The targets of images are grey values id - 1 from 0 to V - 2, and the loss is the mean absolute error."""
     split = inputs(stub_task(), values=True).train
     examples = np.arange(len(split))
     ids = split.tokens[split.predictions(examples)]
@@ -187,8 +187,8 @@ def test_all_pretrained_weights_but_the_head_are_loaded(tmp_path: Path, objectiv
 def test_pretraining_reads_no_label_and_no_other_split(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
-    """With other validation and test data and other labels the weights have the same bytes; the second run waits for a
-    process that seems to compute the same weights."""
+    """Other validation and test data and other labels leave the bytes of the weights unchanged. The second run waits for
+    a process that seems to compute the same weights."""
     made = []
     for name in ("clean", "poisoned"):
         job = job_of(*SMALL, "protocol=strict", "pretrain=masked", f"cache={cache}")

@@ -30,7 +30,7 @@ def tiny(*overrides: str, **changes: object) -> torch.nn.Module:
      ("simple", "strict", "pre"), ("simple_resl", "strict", "post")],
 )  # fmt: skip
 def test_the_numbers_by_their_definitions(system: str, protocol: str, norm: str) -> None:
-    """With the matrix A formed for single unpadded examples, whose inputs hooks on the mixers collect."""
+    """The reference forms the matrix A of single unpadded examples, whose inputs hooks on the mixers collect."""
     task = stub_task()
     model = tiny(f"system={system}", f"protocol={protocol}", f"model.norm={norm}")
     measured = probe(model, task.val, 1, precision="fp32")

@@ -110,7 +110,7 @@ def test_a_pause_of_one_rank_reaches_all(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_in_one_share_stops_all(tmp_path: Path) -> None:
-    """Only one rank gets a weight that is NaN."""
+    """One of the ranks gets a weight that is NaN."""
     task = stub_task()
     recipe = small_recipe(batch_size=2, micro_batch=1)
 

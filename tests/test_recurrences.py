@@ -47,7 +47,7 @@ def one_by_one(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Ten
 @pytest.mark.parametrize("strength", [0.1, 30])
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_product_with_a_decay_for_each_channel_is_its_loop(length: int, strength: float) -> None:
-    """Also where decays of a chunk multiply to far less than the least number of float64."""
+    """The decays of a chunk may multiply to far less than the smallest number of float64."""
     q, k, decay, v = inputs = drawn(*[(2, 3, length, 5)] * 3, (2, 3, length, 7))
     log_decay = -strength * decay.abs()
     state, expected = torch.zeros(2, 3, 5, 7, dtype=torch.float64), []
@@ -70,7 +70,7 @@ def test_decays_beyond_the_least_number_are_finite() -> None:
 
 @pytest.mark.parametrize("strength", [1, 20, 60])
 def test_decays_that_forget_all_are_exact_in_fp32(strength: float) -> None:
-    """Where a position keeps none of a state within fp32, and where it keeps some."""
+    """Decays are tested that leave nothing of the state in fp32, and decays that leave some of it."""
     shape = (2, 3, 2 * SMALL_CHUNK + 3, 5)
     q, k, v, decay = (noise(*shape, seed=seed) for seed in range(4))
     log_decay = -strength * decay.abs()
@@ -127,7 +127,7 @@ def test_the_dplr_delta_rule_is_its_loop(length: int, strength: float) -> None:
 
 @pytest.mark.parametrize("product", ["channels", "delta", "delta rule", "memory"])
 def test_later_positions_change_no_bit(product: str) -> None:
-    """To the last bit of fp32, in products that carry a state from chunk to chunk."""
+    """Products that carry a state from chunk to chunk are equal to the last bit of fp32."""
     length, place = 3 * SMALL_CHUNK, SMALL_CHUNK + 7
 
     def output(seed: int) -> Tensor:
@@ -206,7 +206,7 @@ def mamba2(mixer: Mixer, x: Tensor) -> Tensor:
 
 
 def gated_deltanet(mixer: Mixer, x: Tensor, most: float = 1.0) -> Tensor:
-    """With the matrix a (1 - b k k^T) as the paper writes it; b is `most` at most."""
+    """Compute the recurrence with the matrix a (1 - b k k^T), as the paper writes it; b is at most `most`."""
     z = torch.cat([mixer.query(x), mixer.key(x), mixer.value(x)], dim=-1)
     q, k, v = (heads(part, mixer) for part in convolved(z, mixer.taps).chunk(3, dim=-1))
     q, k = (part / part.square().sum(dim=-1, keepdim=True).sqrt() for part in (q, k))
@@ -223,7 +223,7 @@ def gated_deltanet(mixer: Mixer, x: Tensor, most: float = 1.0) -> Tensor:
 
 
 def mlstm(mixer: Mixer, x: Tensor) -> Tensor:
-    """Without a shift of the exponents."""
+    """Compute the recurrence without a shift of the exponents."""
     q, k, v = (heads(part(x), mixer) for part in (mixer.query, mixer.key, mixer.value))
     log_in, forget = mixer.gates(x).chunk(2, dim=-1)
     write, keep = (log_in + mixer.input_bias).exp(), (forget + mixer.forget_bias).sigmoid()
@@ -238,7 +238,7 @@ def mlstm(mixer: Mixer, x: Tensor) -> Tensor:
 
 
 def rwkv7(mixer: Mixer, x: Tensor) -> Tensor:
-    """With the matrix diag(w) - k^T (a * k) as the paper writes it, on a state [values, keys]."""
+    """Compute the recurrence with the matrix diag(w) - k^T (a * k) of the paper on a state [values, keys]."""
     shifted = torch.cat([torch.zeros_like(x[:1]), x[:-1]])
     read, decay, key, value, rate, gate = (x + (shifted - x) * share for share in mixer.shares)
     w = (-math.exp(-0.5) * (mixer.decay_bias + mixer.decay(decay)).sigmoid()).exp()

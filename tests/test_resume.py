@@ -95,7 +95,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(whole, name: str) -> None:
 
 
 def test_runs_end_early_where_their_recipe_says_so(whole) -> None:
-    """Without a better validation, after four steps of cooldown; or solved, by a low goal."""
+    """A run ends after four steps of cooldown if validation does not improve, or as solved if its goal is low."""
     cooled, solved = (whole(*(INTERRUPTED | SLOW)[name][0]) for name in ("early stopping", "solved"))
     assert (cooled[names.RECORD]["ended"], cooled[names.RECORD]["reached"]) == ("no progress", {})
     assert [line["step"] for line in cooled[names.METRICS]] == [3, 6, 9, 12, 13]
@@ -154,7 +154,7 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path, kept: int) -> None:
 
 
 def test_a_flipped_bit_in_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    """In the header, in the state, in the digest and in tensors, the last byte included."""
+    """The bit is in the header, the state, the digest or a tensor, the last byte included."""
     checkpoint.write(tmp_path, {"model/w": torch.arange(7.0), "model/n": torch.tensor(3)}, {"a": [1.5, None]})
     path = tmp_path / names.CHECKPOINT
     whole = path.read_bytes()

@@ -134,7 +134,7 @@ def test_gmm_is_its_frequencies_one_by_one(name: str, causal: bool) -> None:
 
 @pytest.mark.parametrize("name", PRF)
 def test_prf_keeps_its_weights_where_features_underflow(name: str) -> None:
-    """In fp32, and at norms where no feature is above the smallest number."""
+    """In fp32 the norms are so large that no feature is above the smallest number."""
     mixer = mixer_of(name, dim=192, qkv_dim=192, max_positions=31).float()
     q, k = 6 * noise(2, 1, 3, 31, 64).float()
     v = noise(1, 3, 31, 64, seed=1).float()

@@ -27,7 +27,7 @@ SEED1 = Path("runs/listops/paper/simple/simple/seed1")
 
 
 def test_several_processes_share_a_sweep_and_run_nothing_twice(cli: Commands) -> None:
-    """As several hosts on one file system do: two start at once and leave each other's runs alone."""
+    """Two processes start at once, like hosts that share a file system, and leave each other's runs alone."""
     line = (*SMOKE, "seed=1,2", *SHORT)
     ended = [child.ends() for child in [Child(*line) for _ in range(2)]]
     codes = [each.code for each in ended]

@@ -81,7 +81,7 @@ def test_the_commit_is_that_of_this_code() -> None:
 
 
 def test_the_same_seed_twice_is_the_same_to_the_byte(once: Commands) -> None:
-    """Also after an earlier attempt that left half a line."""
+    """This holds after an earlier attempt that left half a line, too."""
     first = SIMPLE / "seed1"
     second = Path("two") / first.relative_to("runs")
     second.mkdir(parents=True)

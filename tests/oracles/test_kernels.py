@@ -14,7 +14,7 @@ def heads(length: int, spread: float = 1.0) -> list[Tensor]:
 
 @pytest.mark.parametrize("spread", [0.5, 1, 2])
 def test_favor_is_that_of_the_library(spread: float) -> None:
-    """With eps=0 there: the library adds eps to every feature, our mixer does not."""
+    """The library is called with eps=0, because it adds eps to every feature and our mixer does not."""
     lib = pytest.importorskip("performer_pytorch.performer_pytorch")
     mixer = mixer_of("performer", "attention.features=17", "attention.scale=head_dim", max_positions=71)
     q, k, v = inputs = heads(71, spread)

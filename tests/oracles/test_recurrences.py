@@ -114,7 +114,7 @@ def test_based(length: int) -> None:
 
 @every_length
 def test_linear(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With their eps."""
+    """Our mixer gets the eps of the library."""
     lib = pytest.importorskip("fla.ops.linear_attn.naive")
     monkeypatch.setattr(torch, "float32", torch.float64)
     mixer = mixer_of("linear", causal=True)
@@ -181,7 +181,7 @@ def test_lru(length: int) -> None:
 @every_length
 @pytest.mark.parametrize("causal", [True, False])
 def test_s5(length: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without GELU and projection; their C is not doubled for conjugate pairs."""
+    """GELU and projection are left out. The library does not double C for conjugate pairs."""
     lib = pytest.importorskip("s5.s5_model")
     monkeypatch.setattr(lib, "as_complex", torch.view_as_complex)
     mixer = mixer_of("s5", "attention.state=16", causal=causal)
