@@ -187,8 +187,8 @@ def test_all_pretrained_weights_but_the_head_are_loaded(tmp_path: Path, objectiv
 def test_pretraining_reads_no_label_and_no_other_split(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
-    """Other validation and test data and other labels leave the bytes of the weights unchanged. The second run waits for
-    a process that seems to compute the same weights."""
+    """Other validation and test data and other labels leave the bytes of the weights unchanged. The second run waits
+    for a process that seems to compute the same weights."""
     made = []
     for name in ("clean", "poisoned"):
         job = job_of(*SMALL, "protocol=strict", "pretrain=masked", f"cache={cache}")
