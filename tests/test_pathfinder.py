@@ -52,7 +52,7 @@ def style_of(option: str) -> Paddles:
 
 
 def test_paddles_are_those_of_the_loops() -> None:
-    """Paddles of all directions are equal, also if 120 degrees is rounded up; so are the pixels that the first checks."""
+    """Paddles of all directions and the pixels that the first one checks are equal, even if 120 degrees rounds up."""
     generator, style = loops.Loops(design_of(), 1, seed=1), style_of("pathfinder")
     for turn in range(0, 360, 4):
         line, mask = generator.paddle((4, 4), loops.radians(turn - 180), 9)
