@@ -105,8 +105,8 @@ def trivial() -> str:
         rows = [numbers[task] for system, numbers in published.items() if task in numbers and system != "Random"]
         beaten[name] = f"{sum(value < score for value in rows)} of {len(rows)}"
     return (
-        f"\nA lookup table on the first three tokens beats {beaten['first three tokens']} systems of the paper on ListOps, "
-        f"and a bag of words beats {beaten['bag of words']} on text.\n"
+        f"\nA lookup table on the first three tokens beats {beaten['first three tokens']} systems of the paper "
+        f"on ListOps, and a bag of words beats {beaten['bag of words']} on text.\n"
     )
 
 
