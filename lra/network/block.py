@@ -45,6 +45,7 @@ class Block(nn.Module):
         self, x: Tensor, key_mask: Tensor | None, num_outputs: int | None = None, packed: Packed | None = None
     ) -> Tensor:
         """Apply the block to x [B, N, D] -> [B, N or num_outputs, D]; the arguments are those of `Mixer.mix`."""
+        # [B, N or num_outputs, D], or [R, D]
         mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, num_outputs, packed)
         if num_outputs is not None:  # the other positions are dropped, so the batch is no longer packed
             x, packed = x[:, :num_outputs] if packed is None else packed.firsts(x).unsqueeze(1), None
