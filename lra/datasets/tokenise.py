@@ -109,11 +109,6 @@ def load(path: Path) -> "Tokenizer":
         raise UserError(f"{path}: not a tokenizer: {error}; delete {path.parent} and prepare again") from None
 
 
-def decode(ids: np.ndarray, tokenizer: Path) -> str:
-    """Return the text of token ids; `tokenizer` is the path of the JSON file of the tokenizer."""
-    return load(tokenizer).decode(ids.tolist())
-
-
 def encode(tokenizer: "Tokenizer", texts: list[str]) -> Iterator[np.ndarray]:
     """Yield the token ids [L] uint16 of each text, without special tokens."""
     for start in range(0, len(texts), BATCH):

@@ -20,7 +20,7 @@ from lra.datasets.baselines import bigram, unigram
 from lra.datasets.builder import FromSource, Source
 from lra.datasets.cache import SPLITS, Splits, Writer
 from lra.datasets.groups import shuffled
-from lra.datasets.tokenise import TOKENIZER, BpeVocabulary, decode, encode, train_bpe
+from lra.datasets.tokenise import TOKENIZER, BpeVocabulary, encode, train_bpe
 from lra.tasks import TaskSpec, titled
 
 VERSION = 1
@@ -116,9 +116,6 @@ class Books(FromSource):
             "unigram": unigram(train, test, self.vocabulary),
             "bigram": bigram(train, val, test, self.vocabulary),
         }
-
-    def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
-        return decode(ids, tokenizer)
 
 
 def _split(books: list[Book]) -> dict[str, list[Book]]:

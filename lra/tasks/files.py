@@ -29,7 +29,6 @@ from lra.datasets.tokenise import (
     TOKENIZER,
     BpeVocabulary,
     byte_ids,
-    decode,
     encode,
     load,
     text_of,
@@ -229,9 +228,9 @@ class Files(FromSource):
         return ids[: self.max_length]
 
     def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
-        if self.tokens == "ids":
-            return super().decode(ids - 1, tokenizer)  # type: ignore[return-value]
-        return text_of(ids).decode(errors="replace") if self.tokens == "bytes" else decode(ids, tokenizer)
+        if self.tokens == "bytes":
+            return text_of(ids).decode(errors="replace")
+        return super().decode(ids - (self.tokens == "ids"), tokenizer)  # type: ignore[return-value]
 
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
         return ids + 1 if self.tokens == "ids" else ids

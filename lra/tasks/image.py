@@ -125,8 +125,7 @@ def _sized(path: Path, size: int) -> np.ndarray:
 
 def _read_hub(config: DataConfig) -> dict[str, Images]:
     read = {}
-    for split, rows in ROWS.items():
-        data = hub.rows(config, HUB, split=split, count=rows, wants=f"the folder {COPIES}")
-        pixels = np.stack([grey(np.asarray(example["img"])).ravel() for example in data])
-        read[split] = pixels, np.array([example["label"] for example in data], dtype=np.uint8)
+    for split, rows in hub.rows(config, HUB, ROWS, wants=f"the folder {COPIES}").items():
+        pixels = np.stack([grey(np.asarray(row["img"])).ravel() for row in rows])
+        read[split] = pixels, np.array([row["label"] for row in rows], dtype=np.uint8)
     return read
