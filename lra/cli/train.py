@@ -19,7 +19,7 @@ from lra.runs.run_folder import Status
 from lra.runs.settings import settings_of
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
-"""Keys that may be set together with `rerun=...`, because they do not change results."""
+"""Keys that may be set together with `rerun=...`: records do not hold them or, for `device`, may be overruled."""
 QUICK = "lra-train experiment=small_listops train.steps=800"
 
 

@@ -51,7 +51,7 @@ def take_over(plan: Plan) -> None:
 def _equal(
     plan: Plan, rows: list[PlannedCell], known: dict[str, Run]
 ) -> tuple[list[tuple[PlannedRun, Run]], Counter[str]]:
-    """Return the planned runs that equal a kept run, and the reasons why others do not, for cells with the same data.
+    """Return, for cells with the same data, the planned runs that equal a kept run, and why other kept runs differ.
 
     Args:
         rows: planned cells with the same task options, so that they share their data.

@@ -173,7 +173,7 @@ def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]
 
 
 def _add_rows(choices: dict[str, list[str]]) -> None:
-    """Add the names in `also` to the overrides of `system` or `attention` in `choices`, whichever the sweep varies."""
+    """Add the names in `also` to the overrides of `system` in `choices` or, without these, to those of `attention`."""
     for text in choices.pop("also", []):
         names = yaml.safe_load(text.partition("=")[2])
         check_value(list[str] | str, names, "also")
