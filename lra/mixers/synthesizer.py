@@ -4,8 +4,8 @@ factorized   S_h = A_h B_h^T, A and B [Lmax, k]
 random       S_h = R_h, a table [Lmax, Lmax]
 dense        S_h,i = W2 relu(W1,h x_i), W2 [Lmax, Dh] for all heads
 
-With `dot_product` the scores are S + Q K^T scale, the paper's mixture. Tables are cut to the L positions of an input,
-and padded keys are masked. Training takes O(L^2 H) memory.
+With `dot_product` the scores are S + Q K^T scale, the paper's mixture. A, B, R and W2 are cut to the L positions of an
+input, and padded keys are masked. Training takes O(L^2 H) memory.
 """
 
 from dataclasses import replace
@@ -107,9 +107,9 @@ class Synthesizer(Mixer):
         return self.dropout(scores.softmax(dim=-1).expand(len(x), -1, -1, -1)) @ v
 
     def _dense(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factors of S, relu(W1 x) and W2, both [B, H, L, Dh].
+        """Return the two factors of S [B, H, L, Dh]: relu(W1 x) and W2.
 
-        If W2 has a bias, it is one more column of W2, and relu(W1 x) has a column of ones.
+        If W2 has a bias, both have width Dh + 1: the last column of W2 is the bias, and that of relu(W1 x) is ones.
         """
         q = split_heads(self.hidden(x), self.config.heads).relu()
         k = self.synthesise.weight[: x.shape[1]]
