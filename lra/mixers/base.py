@@ -39,7 +39,6 @@ class MixerConfig:
     dropout_over: Over = "values"  # unit to drop in activations; attention weights are always dropped one by one
     causal: bool = False  # True: outputs must not depend on later positions
     layer: int = 0  # index of the layer, from 0
-    layers: int = 1  # number of layers
 
     def __post_init__(self) -> None:
         if self.qkv_dim % self.heads:

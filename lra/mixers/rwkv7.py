@@ -94,15 +94,10 @@ class Rwkv7(Recurrent):
         parts = (r, k, v, a, g, removed, log_w)
         r, k, v, a, g, removed, log_w = (split_heads(part, self.config.heads) for part in parts)
         removed = normalize(removed, dim=-1) * real.unsqueeze(1)  # zero at padding, which then removes nothing
-        y = merge_heads(self.scan(dplr_delta_rule, r, -removed, a * removed, v, log_w, k))
-        y = self.by_head(y) * self.norm_weight + self.norm_bias
+        y = self.scan(dplr_delta_rule, r, -removed, a * removed, v, log_w, k)  # [B, H, L, Dh]
+        y = merge_heads(layer_norm(y, y.shape[-1:], eps=self.norm_eps)) * self.norm_weight + self.norm_bias
         bonus = split_heads(self.bonus.view(1, 1, -1), self.config.heads)
         return g * (split_heads(y, self.config.heads) + (r * k * bonus).sum(dim=-1, keepdim=True) * v)
-
-    def by_head(self, y: Tensor) -> Tensor:
-        """Apply layer norm to every head of y [B, L, H Dh]."""
-        heads = y.unflatten(-1, (self.config.heads, -1))
-        return layer_norm(heads, heads.shape[-1:], eps=self.norm_eps).flatten(-2)
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
         """Return y with merged heads [B, L, H Dh]; `recurrence` has already applied the gate."""
