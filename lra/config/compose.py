@@ -35,7 +35,7 @@ from lra.core.paths import USER_OPTIONS, conf_dir
 HYDRA_VERSION = "1.3"
 GLOBAL = "# @package _global_\n"  # first line of an option file that sets keys of the whole configuration
 RECIPE = "recipe"  # config group; the defaults list of a task chooses from it with `- /recipe: NAME`
-RELEASED = "_lra_released"  # if a table has no value for attention `NAME_lra_released`, the value for `NAME` is used
+RELEASED = "_lra_released"  # if `by_attention` has no value for `NAME_lra_released`, it uses that of `NAME`
 # No warning: conf/hydra/launcher/*.yaml extend the plugins' configurations of the same names on purpose.
 warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
