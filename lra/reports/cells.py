@@ -106,7 +106,7 @@ class Cell:
         """Yield the footnotes of this cell."""
         for folder in sorted({record.kept for record in self.records if record.kept}):
             seeds = [str(record.seed) for record in self.records if record.kept == folder]
-            yield f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} taken from {folder}"
+            yield f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} reused from {folder}"
         if self.problems:
             yield f"of {plural(len(self.frame), 'seed')}, {self.problems}"
         if self.majority_class:

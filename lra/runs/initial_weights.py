@@ -62,7 +62,7 @@ def trainer_of(
 ) -> Trainer:
     """Return the trainer of a job at its first step; `log` receives the lines of `metrics.jsonl`."""
     settings, recipe = job.settings, job.settings.train
-    environment = {  # must be unchanged when a run resumes, unless resume=inexact: any change may alter results
+    environment = {  # a run does not resume if any of these changes; with resume=inexact, only if the data change
         **provenance.environment(task.digest, device),
         "processes": distributed.count(),
         "precision": settings.precision,
@@ -152,7 +152,7 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
 def _pretrain(
     pretraining: Job, options: Pretrain, task: Task, name: str, device: str, stop: StopFlag
 ) -> dict[str, Any]:
-    """Pretrain, from the last checkpoint if any, save the weights with the best validation, and return the summary.
+    """Pretrain (from the last checkpoint, if any), save the weights with the best validation, and return the summary.
 
     Args:
         task: the task of the run, whose training inputs the model is pretrained on.

@@ -56,7 +56,7 @@ def prepare(settings: PrepareSettings, overrides: Sequence[str]) -> tuple[TaskBu
 
 
 def _export_card(task: Task, overrides: Sequence[str]) -> str:
-    """Return the data card of an export, with the licence and the command, from which local folders are removed."""
+    """Return the data card of an export, with the licence and the command without local folders and `workers`."""
     words = [word for word in overrides if word.partition("=")[0] not in ("export", "cache", "data_dir", "workers")]
     source = task.source if isinstance(task.source, dict) else {"from": task.source}
     licence = "none needed, generated from a seed" if source["from"] == GENERATED else "not stated by the source"
