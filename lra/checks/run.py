@@ -88,22 +88,18 @@ def run_checks(subject: Subject, checks: tuple[Check, ...] = CHECKS) -> Iterator
     for check in checks:
         subject.case = subject.note = ""
         with torch.random.fork_rng(devices=[]):  # a check must not change the random numbers of the run after it
-            result = _run(check, subject)
+            try:
+                check.test(subject)
+                result = CheckResult(check, "passed" if subject.case else "skipped", hint=subject.note)
+            except CheckFailed as failure:
+                result = CheckResult(check, "failed", subject.case, str(failure), failure.hint)
+            except UserError as error:
+                result = CheckResult(check, "failed", subject.case, str(error))
+            except Exception as error:
+                result = CheckResult(check, "failed", subject.case, _one_line(error), crashed=True)
         yield result
         if result.last:
             return
-
-
-def _run(check: Check, subject: Subject) -> CheckResult:
-    try:
-        check.test(subject)
-    except CheckFailed as failure:
-        return CheckResult(check, "failed", subject.case, str(failure), failure.hint)
-    except UserError as error:
-        return CheckResult(check, "failed", subject.case, str(error))
-    except Exception as error:
-        return CheckResult(check, "failed", subject.case, _one_line(error), crashed=True)
-    return CheckResult(check, "passed" if subject.case else "skipped", hint=subject.note)
 
 
 def _one_line(error: Exception) -> str:

@@ -1,8 +1,9 @@
 """Draw training noise as a pure function of (seed, step, layer, document, head, row, column).
 
 A row is a position or a query, a column a channel or a key. Noise does not depend on padding, packing or
-micro-batches, and a resumed run needs no random state. A CPU compares 16-bit numbers of a random generator with a
-threshold. Accelerators and compiled blocks compare a 32-bit hash of the coordinates with a threshold instead.
+micro-batches, and a resumed run needs no random state. On a CPU, dropout compares 16-bit numbers of a random
+generator with a threshold. Accelerators, compiled blocks, the gathered keys of sparse attention and Gumbel noise use a
+32-bit hash of the coordinates instead.
 Legend: B documents, H heads, L positions, F channels, m keys, R rows of a packed batch.
 """
 

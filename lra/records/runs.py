@@ -2,7 +2,7 @@
 
 `runs.jsonl` has one line per run: `{"run": folder, "record": {...}, "metrics": [...]}`, where `run` is the path of the
 run's folder relative to the results folder. A first line `{"sweep": {...}}` has the content of `sweep.json`, if any.
-`predictions.npz` has the predicted classes of each run under the same path, and the labels of each test split under
+`predictions.npz` has the predicted classes of each run under its path `run`, and the labels of each test split under
 `labels/DIGEST`, where DIGEST is the SHA-256 of the data.
 """
 

@@ -145,8 +145,8 @@ def _missing(cell: DeclaredCell, seed: int, selection: str | None) -> dict[str, 
 def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
     """Return a short name for each task, by task.
 
-    If `titles` has a title for the task, this is the short name. If it has only one for the task without options, the
-    short name is that title with a suffix: `-copies` for JPEG copies of all published images, `-short` for another
+    If `titles` has a title for the task, this is the short name. If it has a title only for the task without options,
+    the short name is that title with a suffix: `-copies` for JPEG copies of all published images, `-short` for another
     length, `-small` for other options. If it has neither, the short name is the task's name without options. If several
     tasks would get the same name, the second gets `NAME-2`, the third `NAME-3`.
     """

@@ -57,7 +57,7 @@ class Components:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingPhase:
-    """Self-pretraining before a run; `settings` is its configuration, which determines the pretrained weights."""
+    """Self-pretraining before a run; `settings` configures the pretraining, not the run."""
 
     options: Pretrain
     settings: Settings
@@ -121,7 +121,7 @@ def _pretraining(settings: Settings, options: Pretrain, components: Components, 
     if settings.init is not None:
         raise UserError("pretrain, init: both set the initial weights; use init=scratch or pretrain=none")
     recipe = parsed(Recipe, {**asdict(settings.train), **options.train}, "pretrain.train.")
-    # Pretraining predicts every position, so it pools nothing, but `pooling=cls` also adds the CLS token.
+    # Pretraining predicts at positions and does not pool, but `pooling=cls` is kept, because it adds the CLS token.
     model = replace(
         settings.model, pooling="cls" if settings.model.pooling == "cls" else "mean", pair_features="concat"
     )
@@ -148,7 +148,7 @@ def _pretraining(settings: Settings, options: Pretrain, components: Components, 
         # `seed` and `train` above already contain these two options. They are reset so that equal pretrainings have
         # equal keys.
         pretrain=replace(options, seed=None, train={}),
-        probe=None,  # a probe changes no weights, so the key leaves it out
+        probe=None,  # the key leaves `probe` out, so runs with different probes share this pretraining
     )
     return PretrainingPhase(
         options=options, settings=phase_settings, components=replace(components, model=pretrained, recipe=recipe)

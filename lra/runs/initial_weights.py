@@ -46,7 +46,7 @@ def trainer_of(
 ) -> Trainer:
     """Return the trainer of a job at its first step; `log` receives the lines of `metrics.jsonl`."""
     settings, recipe = job.settings, job.settings.train
-    environment = {  # must be unchanged when a run resumes, unless resume=inexact: any change may alter results
+    environment = {  # a run does not resume if any of these changes; with resume=inexact, only if the data change
         **provenance.environment(task.digest, device),
         "processes": distributed.count(),
         "precision": settings.precision,

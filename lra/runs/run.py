@@ -91,7 +91,7 @@ def run(job: Job) -> Status:
                     try:
                         if not RunFolder.of(job).resume(trainer) and (phase := components.pretraining) is not None:
                             pretrain(job, phase, trainer, device, stop)
-                        with stop:  # outside this block a signal ends the process at once
+                        with stop:  # outside `with stop` a signal ends the process at once
                             if distributed.is_main():
                                 attempt.loggers.start(trainer.lines)
                             trainer.train(stop, SweepTime(job).on_step)
@@ -107,7 +107,7 @@ def run(job: Job) -> Status:
                         attempt.loggers.tested(attempt.results["test"][settings.train.selection], task.best_baseline)
                     attempt.results |= _summary(job, trainer)
                     attempt.results["peak_memory_bytes"] = memory.read()
-                    # Call `seen` after the peak memory is read, because it reads both splits into memory.
+                    # Call `seen` after the peak memory is read, because `seen` reads both splits into memory.
                     attempt.results["test_in_train"] = seen(task.train, task.test)
                     attempt.status = status
             if attempt.status != Status.FAILED:  # the other ranks wait until rank 0 has written everything
@@ -190,7 +190,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
 
 
 def _conditions(job: Job, device: str) -> dict[str, Any]:
-    """Return the backend and the library of matrix products for the record. Raises UserError if one cannot run here."""
+    """Return backend and, on a CPU, library of products for the record. Raises UserError if either cannot run here."""
     if device != "cpu":
         return job.components.backend(device)
     asked = job.settings.products

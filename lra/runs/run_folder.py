@@ -33,7 +33,7 @@ class Status(StrEnum):
     """Status of a run; a record has one of finished, diverged, failed and paused."""
 
     WAITING = "waiting"
-    RUNNING = "running"  # a process holds its lock
+    RUNNING = "running"  # a process holds the lock of the run
     PAUSED = "paused"
     KILLED = "killed"  # its process ended without a record
     REFUSED = "refused"  # by a UserError: a mistake in the configuration or the data
@@ -89,7 +89,10 @@ class RunFolder:
         return run is not None and run.status != Status.FAILED
 
     def _found(self, resume: str) -> tuple[RunRecord | None, list[str]]:
-        """Return the record in the folder, or None, and the differences between its run and `settings`."""
+        """Return the record, if any, and the differences between the run in the folder and `settings`.
+
+        Return (None, []) if the folder is not claimed.
+        """
         if not self.is_claimed:
             return None, []
         run, config = self.record, self.path / CONFIG
@@ -110,7 +113,7 @@ class RunFolder:
         return run, changes
 
     def status(self) -> tuple[Status, str]:
-        """Return the status of the run and its reason, which for RUNNING names the process that trains it."""
+        """Return the status of the run and its reason, which for RUNNING says that another process uses the folder."""
         try:
             run = self.record
             # A complete run is not locked. `is_done` raises if the folder holds another configuration.
