@@ -234,10 +234,10 @@ def reference(cell: Cell, cells: list[Cell], name: str | None) -> Cell | None:
     settings = CASE.sub("", cell.settings).strip()
     same_settings = [other for other in measured if CASE.sub("", other.settings).strip() == settings]
     if name is None and cell.is_pretrained:
-        scratch = [other for other in same_settings if not other.is_pretrained
-                   and (other.attention, other.variant) == (cell.attention, cell.variant)]  # fmt: skip
-        if scratch:
-            return scratch[0]
+        system = cell.attention, cell.variant
+        for other in same_settings:
+            if not other.is_pretrained and (other.attention, other.variant) == system:
+                return other
     named = [other for other in measured if (other.is_vanilla if name is None else name in (other.system, other.base))]
     if named:
         same = [other for other in same_settings if other in named]

@@ -44,6 +44,7 @@ class Report:
     Attributes:
         frame: one row per run, including missing runs: those that a sweep declared but that do not exist.
         columns: one `Column` per task, protocol and selection rule.
+        tables: the tables of README.md.
 
     Raises:
         UserError: if there are no runs, a file is damaged, or runs of a cell or a column differ in settings that no
@@ -56,6 +57,7 @@ class Report:
         self.published = Published(self.folder)
         self.frame = runs_frame(self.folder, read_runs(folder), self.published, selection)
         self.columns = [Column(runs, self.published) for _, runs in self.frame.groupby("column", sort=False)]
+        self.tables = Tables(self.columns)
 
     @property
     def runs(self) -> list[Run]:
@@ -75,11 +77,6 @@ class Report:
         The row has the values of table.csv, and `kind`, `short` and `published_mean`.
         """
         return pd.concat([column.rows() for column in self.columns], ignore_index=True)
-
-    @cached_property
-    def tables(self) -> Tables:
-        """The tables of README.md: one row per system, one column per task, cells formatted as text."""
-        return Tables(self.columns)
 
     @cached_property
     def context(self) -> dict[str, Any]:
