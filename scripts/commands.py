@@ -26,7 +26,7 @@ NOT_RUN = (
     r"|submitit_slurm|ray|reproduce|stanfordnlp|^\.venv/|scripts/(test|docs)|my_options|average"
 )
 PARTS = {  # overrides, by pattern of command, that make it shorter: they replace those of the same key, or are added
-    r"experiment=table1_": "task=listops system=simple seed=1",
+    r"experiment=table1_": "task=listops system=simple seed=1 device=cpu",
     r"experiment=(lra|table1) ": "task=listops system=simple seed=1 sweep_minutes=1",
     r"experiment=(pretraining_small|small_listops).*seed=1,2|demo also=mine out": "seed=1",
     r"protocol=paper,strict": "system=simple",

@@ -127,7 +127,7 @@ def shape(**changes: object) -> MixerConfig:
     """Return a configuration of a mixer; its dimensions are different primes where they can be."""
     sizes = {
         "dim": 15, "qkv_dim": 15, "heads": 3, "max_positions": 13, "bias": True, "out_proj": True, "dropout": 0.0,
-        "dropout_over": "values", "causal": False, "layer": 0, "layers": 2,
+        "dropout_over": "values", "causal": False, "layer": 0,
     }  # fmt: skip
     return MixerConfig(**{**sizes, **changes})
 

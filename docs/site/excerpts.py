@@ -103,10 +103,10 @@ def trivial() -> str:
     for column in report("table1_narrow").columns:
         (name, score), task = column.best_baseline, column.task
         rows = [numbers[task] for system, numbers in published.items() if task in numbers and system != "Random"]
-        beaten[name] = f"{sum(value < score for value in rows)} of {len(rows)} published systems"
+        beaten[name] = f"{sum(value < score for value in rows)} of {len(rows)}"
     return (
-        f"\nA lookup table on the first three tokens beats {beaten['first three tokens']} on ListOps, "
-        f"and a bag of words beats {beaten['bag of words']} on text.\n"
+        f"\nA lookup table on the first three tokens beats {beaten['first three tokens']} systems of the paper "
+        f"on ListOps, and a bag of words beats {beaten['bag of words']} on text.\n"
     )
 
 
@@ -129,15 +129,17 @@ def scales() -> str:
 
 
 def speed() -> str:
-    """Return the beginning of a sentence in README.md on the speed of a step of Simple relative to plain PyTorch."""
+    """Return a sentence on the speed of a training step of Simple relative to plain PyTorch."""
     parts = []
     for precision in ("fp32", "bf16"):
         steps = [json.loads((RESULTS / f"bench/steps/{task}_{precision}.json").read_text()) for task in TASKS]
         times = sorted(1 / median(step["results"][1]["ratio"]) for step in steps)
-        parts.append(f"{times[0]:.1f} to {times[-1]:.1f} times as fast in {precision}")
+        parts.append(f"{times[0]:.1f} to {times[-1]:.1f} ({precision})")
     cpu = " ".join(steps[0]["provenance"][key] for key in ("cpu", "cpu_model"))
-    faster = " and ".join(parts)
-    return f"A training step of Simple is {faster} as a straightforward PyTorch step on one core ({cpu},"
+    return (
+        f"On one core ({cpu}), a training step of Simple is {' or '.join(parts)} times as fast as a\n"
+        "straightforward PyTorch step ([bench](results/bench/README.md))."
+    )
 
 
 def _planned(experiment: str) -> int:

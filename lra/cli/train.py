@@ -13,13 +13,12 @@ from lra.core.console import say
 from lra.core.errors import FAILED, UserError
 from lra.core.files import Locked
 from lra.core.signals import PAUSED, Paused
-from lra.runs.build import Job, assemble
-from lra.runs.rerun import rerun
-from lra.runs.run_folder import Status
-from lra.runs.settings import settings_of
+
+# Modules of lra.runs and lra.sweep are imported in the functions below: with NumPy and the classes of the settings they
+# take a third of the time of `lra-train --help`, which needs none of them.
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
-"""Keys that may be set together with `rerun=...`, because they do not change results."""
+"""Keys that may be set together with `rerun=...`: records do not hold them or, for `device`, may be overruled."""
 QUICK = "lra-train experiment=small_listops train.steps=800"
 
 
@@ -36,6 +35,10 @@ def train(cfg: DictConfig) -> str | float:
         from lra.sweep import job as of_sweep
 
         return of_sweep.train(cfg)
+    from lra.runs.build import Job, assemble
+    from lra.runs.run_folder import Status
+    from lra.runs.settings import settings_of
+
     cell, settings = rates.apply(cfg, hydra_cfg), settings_of(cfg)
     if settings.also:
         raise UserError(f"also={settings.also}: adds rows to a sweep, and this is one run; omit it, or add --multirun")
@@ -47,7 +50,7 @@ def train(cfg: DictConfig) -> str | float:
 
         print_summary(job, measured=True)
         return "described"
-    from lra.runs.run import run  # here, because it imports torch, which takes seconds
+    from lra.runs.run import run
 
     try:
         outcome = run(job)
@@ -65,6 +68,9 @@ def train(cfg: DictConfig) -> str | float:
 
 def _rerun(cfg: DictConfig) -> str:
     """Train a kept run again and compare both results bit by bit. Raises SystemExit with code 1 if they differ."""
+    from lra.runs.rerun import rerun
+    from lra.runs.settings import settings_of
+
     parsed = OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
     others = [override.input_line for override in parsed if override.key_or_group not in RERUN]
     if others:
@@ -79,7 +85,7 @@ def _rerun(cfg: DictConfig) -> str:
         raise UserError(f"rerun={cfg.rerun}: {error}") from None
     if not equal:
         raise SystemExit(FAILED)
-    return Status.FINISHED
+    return "finished"
 
 
 main = command("train", train)

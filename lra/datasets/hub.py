@@ -58,10 +58,10 @@ def file(config: DataConfig, repository: str, name: str, *, wants: str) -> Path:
 
 @cache
 def files(config: DataConfig, name: str, configuration: str | None = None) -> dict[str, list[Path]]:
-    """Return the paths of the Arrow files of each split of a data set that `datasets.load_dataset` loads.
+    """Load a data set with `datasets.load_dataset`, and return the paths of the Arrow files of each split.
 
-    `name` is a data set on the hub or a local folder. A data set that was fetched before is read from the cache,
-    without a request to the hub.
+    `name` is a data set on the hub or a local folder. If a data set was fetched from the hub before, the cache has its
+    paths, and no request is sent to the hub.
 
     Raises:
         UserError: the data set cannot be loaded.

@@ -48,8 +48,8 @@ def head_and_tail(ids: np.ndarray, head: int, tail: int) -> np.ndarray:
 def train_bpe(texts: Iterable[str], vocabulary: int, path: Path) -> "Tokenizer":
     """Return a byte-level BPE tokenizer that is trained on texts, and save it as `path`; training is deterministic.
 
-    The tokenizer has `vocabulary` tokens, padding included. The text "[PAD]" in a document is encoded as ordinary
-    characters, never as padding.
+    The tokenizer has at most `vocabulary` tokens, padding included. The text "[PAD]" in a document is encoded as
+    ordinary characters, never as padding.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

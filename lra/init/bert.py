@@ -30,7 +30,7 @@ CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.jso
 HUB = "hub:"  # prefix of `init.folder` for models on the Hugging Face hub
 REPOSITORY = re.compile(r"hub:([\w.-]+/)?\w[\w.-]*")
 TABLES = ("word", "position", "token_type")  # BERT's embedding tables
-BLOCKS = {  # settings of the model that are the same in BERT models of all sizes
+BLOCKS = {  # options `model.*`, with the values that all BERT models have
     "norm": "post", "norm_over": None, "final_norm": False, "bias": True, "attention_bias": True,
     "positions": "learned", "cls_position": True, "embedding_norm": True,
     "feed_forward_activation": "gelu", "feed_forward_dim": None,
@@ -104,7 +104,7 @@ class Bert(InitialWeights):
         positions, wanted = positions + segments[0], len(model.embedding.positions)  # type: ignore[arg-type]
         if len(positions) < wanted:
             raise UserError(
-                f"{self.path}: {len(positions)} positions, but the task needs {wanted}, CLS included; shorten the task"
+                f"{self.path}: {len(positions)} positions, but the task needs {wanted}, CLS included; shorten the texts"
             )
         return {
             "embedding.tokens.weight": words,

@@ -3,7 +3,7 @@
 Positions form N blocks of b positions. In each head, all queries of a block share one set of m candidate keys, which
 consists of parts. A part is either whole blocks, listed in a table, or a list of positions that is the same for all
 blocks. A part may have a `rule(i, j)`, True where query i may read key j. One softmax is over the keys of all parts, so
-the result equals attention with a dense mask. It takes O(L m D) time and O(H L m) memory.
+the result equals attention with a dense mask. Computing it takes O(L m D) time and O(H L m) memory.
 Legend: as in `lra.mixers.base`; N blocks, b positions per block, m candidate keys per query. In a `KeyPart`, m counts
 only the keys of that part.
 """
@@ -109,8 +109,8 @@ class PatternAttention(Attention, abstract=True):
     """Base class of attentions in which `pattern` defines the keys of a query, and `parts` how they are gathered.
 
     The g global positions read all positions and are read by all. The weights of their queries are computed as dense
-    rows with a separate dropout layer, in O(g L D) time and O(H g L) memory. `keys` is the condition on i and j in the
-    formula of `info`.
+    rows with a separate dropout layer, in O(g L D) time and O(H g L) memory. `keys` is the text for the keys of query i
+    in the formula of `info`.
     """
 
     can_be_causal = True
@@ -127,7 +127,7 @@ class PatternAttention(Attention, abstract=True):
 
     @abstractmethod
     def parts(self, by_block: Tensor) -> list[KeyPart]:
-        """Return the keys that blocks `by_block` [N, b] read; `_gather` masks keys at global positions."""
+        """Return the keys that blocks `by_block` [N, b] read; `attend` masks keys at global positions."""
 
     @abstractmethod
     def pattern(self, i: Tensor, j: Tensor) -> Tensor:
@@ -156,37 +156,35 @@ class PatternAttention(Attention, abstract=True):
         return True
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        mixed = self._gather(q, k, v, key_mask)
-        rows = self.select_global(torch.arange(q.shape[-2], device=q.device))
-        if not len(rows):
-            return mixed
-        mask = None if key_mask is None else key_mask[:, None, None, :]
-        if self.causal:
-            earlier = torch.arange(k.shape[-2], device=k.device) <= rows[:, None]
-            mask = earlier if mask is None else mask & earlier
-        return mixed.index_copy(2, rows, weigh(q.index_select(2, rows), k, v, mask, self.scale, self.row_dropout))
-
-    def _gather(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Return the outputs of all queries [B, H, L, Dh]; `attend` replaces those of global queries."""
-        length = q.shape[-2]
+        length = q.shape[2]
         width = self.width(length)
-        everything = torch.arange(-(-length // width) * width, device=q.device)
-        everywhere = Columns(columns=self.select_global(everything[:length]))
-        by_block, missing = everything.view(-1, width), len(everything) - length  # [N, b]
-        parts = self.parts(by_block)
-        # The last block is padded with positions that no query reads.
-        real = by_block.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))
-        q, k, v = (pad(x, (0, 0, 0, missing)).unflatten(-2, by_block.shape) for x in (q, k, v))
+        blocks = -(-length // width)
+        missing = blocks * width - length  # the last block is padded with positions that no query reads
+        by_block = torch.arange(blocks * width, device=q.device).view(blocks, width)  # [N, b]
+        real = by_block.flatten()[None] < length if key_mask is None else pad(key_mask, (0, missing))  # [B or 1, N b]
+        is_global = self.select_global(by_block.flatten()[:length])  # [g]
         # Global keys form a separate part, so the other parts leave them out: each key counts once.
-        readable = [real.index_fill(1, everywhere.columns, False)] * len(parts)
-        if len(everywhere.columns):
-            parts, readable = [*parts, everywhere], [*readable, real]
+        parts = self.parts(by_block)
+        readable = [real.index_fill(1, is_global, False)] * len(parts)
+        if len(is_global):
+            parts, readable = [*parts, Columns(columns=is_global)], [*readable, real]
         positions = [part.positions(by_block) for part in parts]
         outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in positions))
         columns = torch.cat([of_part.expand(*outer, -1) for of_part in positions], dim=-1)  # [1 or H, 1 or N, 1, m]
         seen = [visible(part, by_block, keys, self.causal) for part, keys in zip(parts, readable, strict=True)]
-        # Keys and values [B, H, N, m, Dh], the mask [B, H, N, b, m]: one softmax over the keys of all parts.
-        k, v = (torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (k, v))
         outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in seen))
-        mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)
-        return weigh(q, k, v, mask, self.scale, self.dropout, columns).flatten(2, 3)[:, :, :length]
+        mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)  # [B or 1, 1 or H, N, b, m]
+        by_query, by_key, by_value = (pad(x, (0, 0, 0, missing)).unflatten(2, (blocks, width)) for x in (q, k, v))
+        keys, values = (  # [B, H, N, m, Dh], so that one softmax is over the keys of all parts
+            torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (by_key, by_value)
+        )
+        mixed = weigh(by_query, keys, values, mask, self.scale, self.dropout, columns).flatten(2, 3)[:, :, :length]
+        if not len(is_global):
+            return mixed
+        # The queries of global positions read all positions: [B, H, g, Dh].
+        mask = None if key_mask is None else key_mask[:, None, None, :]
+        if self.causal:
+            earlier = torch.arange(length, device=k.device) <= is_global[:, None]  # [g, L]
+            mask = earlier if mask is None else mask & earlier
+        rows = weigh(q.index_select(2, is_global), k, v, mask, self.scale, self.row_dropout)
+        return mixed.index_copy(2, is_global, rows)

@@ -63,7 +63,14 @@ class Nystromformer(Attention):
         with full_precision(q.device):
             q, k, v = map(at_least_float32, (q, k, v))
             v = without_padding(v, key_mask)  # because the convolution does not mask
-            means = self._segment_means(q, key_mask)  # [B or 1, m, L]
+            # Of n real tokens, token r = 0, 1, ... is in segment floor(r m / n). If n < m, each token forms a segment.
+            length = q.shape[2]
+            count = min(self.landmarks, length)
+            real = torch.ones(1, length, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
+            total = real.sum(dim=1, keepdim=True).clamp(min=1)  # n; 1 instead of 0, because it is a divisor
+            segment = (real.cumsum(dim=1) - 1) * total.clamp(max=count) // total  # [B or 1, L]
+            member = (segment[:, None, :] == torch.arange(count, device=q.device)[:, None]) & real[:, None, :]
+            means = member.to(q.dtype) / member.sum(dim=-1, keepdim=True).clamp(min=1)  # [B or 1, m, L]
             landmark_q, landmark_k = (split_heads(means @ merge_heads(x), self.config.heads) for x in (q, k))
             # An input with fewer than m tokens leaves landmarks unused; their rows and columns in the inverse are zero.
             used = (means != 0).any(dim=-1)  # [B or 1, m]
@@ -76,26 +83,12 @@ class Nystromformer(Attention):
             y = scaled_dot_product_attention(q, landmark_k, inverse @ gathered, attn_mask=columns, scale=self.scale)
             return y if self.conv_kernel is None else y + self.conv(v)
 
-    def _segment_means(self, q: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Return a matrix [B, m, L], or [1, m, L] if all tokens are real, that averages the tokens of each segment.
-
-        Of n real tokens, token r = 0, 1, ... is in segment floor(r m / n). If n < m, each token forms a segment. Here m
-        is at most L.
-        """
-        length = q.shape[2]
-        count = min(self.landmarks, length)
-        real = torch.ones(1, length, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
-        total = real.sum(dim=1, keepdim=True).clamp(min=1)
-        segment = (real.cumsum(dim=1) - 1) * total.clamp(max=count) // total
-        member = (segment[:, None, :] == torch.arange(count, device=q.device)[:, None]) & real[:, None, :]
-        return member.to(q.dtype) / member.sum(dim=-1, keepdim=True).clamp(min=1)
-
 
 def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
     """Return Moore-Penrose inverses of matrices [..., m, m] whose rows sum to 1 or are zero, by the paper's iteration.
 
-    The initial value depends only on the norms of the matrix, so an output does not depend on other documents; the
-    authors' code uses the maximum of the norms over the batch.
+    The initial value is divided by norms of the same matrix, so an output does not depend on other documents; the
+    authors' code divides by the maxima of these norms over the batch.
     """
     # The paper divides by the largest column sum and the largest row sum. The latter is 1.
     largest_column_sum = matrix.sum(dim=-2).amax(dim=-1).clamp(min=1)  # below 1 only where all rows are zero

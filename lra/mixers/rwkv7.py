@@ -40,8 +40,9 @@ class Rwkv7(Recurrent):
         deviations=(
             "values are not mixed with those of the first layer",
             "the projections are computed in full precision under bf16",
-            "initially the weights of the previous token are uniform, the biases of w evenly spaced from −6 to 1, "
-            "those of a 0, ξ = 0.85, α = 1, ρ = 0, and projections as PyTorch initialises them; in the authors' code "
+            "initially the weights of the previous token are uniform, the biases of w are evenly spaced from −6 to 1, "
+            "those of a are 0, ξ = 0.85, α = 1, ρ = 0, and projections start as PyTorch initialises them; in the "
+            "authors' code "
             "those weights, biases, ξ and the norm's weights depend on channel and layer, α = 1.02, ρ = −0.04, the "
             "projections to r, k and v and the second one of each low-rank network are orthogonal, and the first one "
             "of each and the output projection are 0",
@@ -93,15 +94,10 @@ class Rwkv7(Recurrent):
         parts = (r, k, v, a, g, removed, log_w)
         r, k, v, a, g, removed, log_w = (split_heads(part, self.config.heads) for part in parts)
         removed = normalize(removed, dim=-1) * real.unsqueeze(1)  # zero at padding, which then removes nothing
-        y = merge_heads(self.scan(dplr_delta_rule, r, -removed, a * removed, v, log_w, k))
-        y = self.by_head(y) * self.norm_weight + self.norm_bias
+        y = self.scan(dplr_delta_rule, r, -removed, a * removed, v, log_w, k)  # [B, H, L, Dh]
+        y = merge_heads(layer_norm(y, y.shape[-1:], eps=self.norm_eps)) * self.norm_weight + self.norm_bias
         bonus = split_heads(self.bonus.view(1, 1, -1), self.config.heads)
         return g * (split_heads(y, self.config.heads) + (r * k * bonus).sum(dim=-1, keepdim=True) * v)
-
-    def by_head(self, y: Tensor) -> Tensor:
-        """Apply layer norm to every head of y [B, L, H Dh]."""
-        heads = y.unflatten(-1, (self.config.heads, -1))
-        return layer_norm(heads, heads.shape[-1:], eps=self.norm_eps).flatten(-2)
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
         """Return y with merged heads [B, L, H Dh]; `recurrence` has already applied the gate."""

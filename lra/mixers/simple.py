@@ -5,10 +5,10 @@ sums over positions j <= i with the same scale.
 
 There are two forms, equal up to rounding. The textbook form projects X to q, k, v. The Gram form computes the state of
 a head as K^T V = W_k (X^T X) W_v^T and the output as Q (K^T V) = X (W_q^T K^T V). So a layer has only two products of
-size L x D x D, for any number of heads, and the output projection is folded into the matrix W_q^T K^T V. The mean of X
-is subtracted before X^T X is computed, so that a vector shared by all positions costs no precision. Under autocast the
-factors of these two products are in bf16; on a CPU, so are the factors of the two D x D x D products per document. The
-state K^T V is in fp32 or higher. The products are defined in `lra.ops.gram`.
+size L x D x D, for any number of heads. With dropout on the state, the output projection is folded into the matrix
+W_q^T K^T V. The mean of X is subtracted before X^T X is computed, so that a vector shared by all positions costs no
+precision. Under autocast the factors of the two large products are in bf16; on a CPU, so are the factors of the two
+D x D x D products per document. The state K^T V is in fp32 or higher. The products are defined in `lra.ops.gram`.
 
 Source:
     Yorsh et al. 2022, SimpleTRON, section 3.
@@ -33,7 +33,7 @@ WORTH = 16  # minimum L / D for the Gram form on a GPU; for shorter inputs it mo
 class Simple(Attention):
     """Attention without softmax.
 
-    The Gram form computes with the weights of the projections directly, so hooks on them do not always run.
+    The Gram form uses the weights of the projections without calling these modules, so their hooks may not run.
 
     Args:
         scale: factor of K^T V: 1/sqrt(max_positions) (`length`), 1/sqrt(n) for n real positions (`valid`),
@@ -135,7 +135,13 @@ class Simple(Attention):
             query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)
             y = merge_heads(query @ state)
             return (self.out(y) if self.drop_state else y).to(x.dtype)
-        weight, bias = self._fold(state, x.dtype)
+        # Fold the query projection into the state: one linear map D -> H Dh for each document.
+        rows = state.permute(1, 3, 0, 2).flatten(1, 2)  # [B, H, Dh, Dh] -> [H, Dh B, Dh]
+        weight = product(rows, self._heads(self.query.weight), x.dtype).view(self.config.qkv_dim, -1)  # [H Dh, B D]
+        bias = self.query.weight.new_zeros(len(state), 1, self.config.qkv_dim)  # [B, 1, H Dh]
+        if self.config.bias:
+            bias = (rows * self._heads(self.query.bias).unsqueeze(1)).sum(dim=2)  # [H, Dh B]
+            bias = bias.view(self.config.qkv_dim, 1, -1).permute(2, 1, 0)  # [B, 1, H Dh]
         # Dropout on the outputs comes before the output projection, which then cannot be folded in.
         if self.config.out_proj and self.drop_state:
             weight, bias = product(self.out.weight, weight, x.dtype), self.out(bias)  # type: ignore[arg-type]
@@ -163,15 +169,6 @@ class Simple(Attention):
         state = torch.addcmul(state.view(heads, width, len(x), width), keys.unsqueeze(3), values.unsqueeze(1))
         return state.permute(2, 0, 1, 3) * self._factor(x.shape[1], key_mask, state.dtype)
 
-    def _fold(self, state: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return query projection times state as one linear map: weight [H Dh, B D] and bias [B, 1, H Dh]."""
-        query, rows = self._heads(self.query.weight), state.permute(1, 3, 0, 2).flatten(1, 2)  # [H, Dh B, Dh]
-        weight = product(rows, query, dtype).view(self.config.qkv_dim, -1)
-        if not self.config.bias:
-            return weight, query.new_zeros(len(state), 1, self.config.qkv_dim)
-        bias = (rows * self._heads(self.query.bias).unsqueeze(1)).sum(dim=2)  # [H, Dh B]
-        return weight, bias.view(self.config.qkv_dim, 1, -1).permute(2, 1, 0)
-
     def _heads(self, parameter: Tensor) -> Tensor:
         """Split the rows into heads: [H Dh, ...] -> [H, Dh, ...]."""
         return parameter.unflatten(0, (self.config.heads, -1))
@@ -193,9 +190,9 @@ class Simple(Attention):
         return gram_state + gram_reading < state + reading
 
     def _fold_pays(self, read: int) -> bool:
-        """Return True if the map of `_fold` saves operations for `read` positions.
+        """Return True if folding the query projection into the state saves operations for `read` positions.
 
-        Computing the map takes operations once per document; it then replaces two products per position by one.
+        Folding takes operations once per document; the folded map then replaces two products per position by one.
         """
         return read > self.config.dim
 

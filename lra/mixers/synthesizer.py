@@ -4,8 +4,8 @@ factorized   S_h = A_h B_h^T, A and B [Lmax, k]
 random       S_h = R_h, a table [Lmax, Lmax]
 dense        S_h,i = W2 relu(W1,h x_i), W2 [Lmax, Dh] for all heads
 
-With `dot_product` the scores are S + Q K^T scale, the paper's mixture. Tables are cut to the L positions of an input,
-and padded keys are masked. Training takes O(L^2 H) memory.
+With `dot_product` the scores are S + Q K^T scale, the paper's mixture. A, B, R and W2 are cut to the L positions of an
+input, and padded keys are masked. Training takes O(L^2 H) memory.
 """
 
 from dataclasses import replace
@@ -74,10 +74,20 @@ class Synthesizer(Mixer):
             self.synthesise = nn.Linear(config.head_dim, config.max_positions, bias=config.bias)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        v = split_heads(self.value(x), self.config.heads)
+        length = x.shape[1]
+        v = split_heads(self.value(x), self.config.heads)  # [B, H, L, Dh]
         mask = allowed(v, v, key_mask, self.causal)
-        attend = self._weigh_table if self.kind == "random" else self._weigh_factors
-        return self.out(merge_heads(attend(x, v, mask)))
+        if self.kind != "random":
+            return self.out(merge_heads(self._weigh_factors(x, v, mask)))
+        scores = self.table[None, :, :length, :length]  # [1, H, L, L]
+        if self.dot_product:
+            query, key = self._query_key(x)
+            scores = scores + query @ key.mT  # [B, H, L, L]
+        if mask is not None:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        # Expand the weights to all documents, because each document has its own dropout noise.
+        weights = self.dropout(scores.softmax(dim=-1).expand(len(x), -1, -1, -1))  # [B, H, L, L]
+        return self.out(merge_heads(weights @ v))
 
     def _weigh_factors(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Return the outputs [B, H, L, Dh] if S is a product of factors.
@@ -85,38 +95,21 @@ class Synthesizer(Mixer):
         The factors of S and the queries and keys are concatenated, so that a fused kernel computes all scores as one
         product. Such kernels need q, k and v of the same width, so the narrower ones are padded.
         """
+        length = x.shape[1]
         if self.kind == "factorized":
-            q, k = (table[:, : x.shape[1]].expand(len(x), -1, -1, -1) for table in (self.rows, self.columns))
+            q, k = (table[:, :length].expand(len(x), -1, -1, -1) for table in (self.rows, self.columns))  # [B, H, L, k]
         else:
-            q, k = self._dense(x)
+            q, k = split_heads(self.hidden(x), self.config.heads).relu(), self.synthesise.weight[:length]
+            if self.synthesise.bias is not None:  # a column of ones in q, and the bias as one more column of W2
+                q = pad(q, (0, 1), value=1.0)  # [B, H, L, Dh + 1]
+                k = torch.cat([k, self.synthesise.bias[:length, None]], dim=-1)  # [L, Dh + 1]
+            k = k.expand(*q.shape[:2], -1, -1)  # [B, H, L, Dh (+ 1)]
         if self.dot_product:
             query, key = self._query_key(x)
             q, k = torch.cat([q, query], dim=-1), torch.cat([k, key], dim=-1)
         width = max(q.shape[-1], v.shape[-1])
         q, k, padded = (pad(part, (0, width - part.shape[-1])) for part in (q, k, v))
         return weigh(q, k, padded, mask, 1.0, self.dropout)[..., : v.shape[-1]]
-
-    def _weigh_table(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        scores = self.table[None, :, : x.shape[1], : x.shape[1]]  # [1, H, L, L]
-        if self.dot_product:
-            query, key = self._query_key(x)
-            scores = scores + query @ key.transpose(-2, -1)
-        if mask is not None:
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        # Expand the weights to all documents, because each document has its own dropout noise.
-        return self.dropout(scores.softmax(dim=-1).expand(len(x), -1, -1, -1)) @ v
-
-    def _dense(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factors of S, relu(W1 x) and W2, both [B, H, L, Dh].
-
-        If W2 has a bias, it is one more column of W2, and relu(W1 x) has a column of ones.
-        """
-        q = split_heads(self.hidden(x), self.config.heads).relu()
-        k = self.synthesise.weight[: x.shape[1]]
-        if self.synthesise.bias is not None:
-            q = pad(q, (0, 1), value=1.0)
-            k = torch.cat([k, self.synthesise.bias[: x.shape[1], None]], dim=-1)
-        return q, k.expand(*q.shape[:2], -1, -1)
 
     def _query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the queries, times the scale, and the keys, both [B, H, L, Dh]."""

@@ -63,7 +63,6 @@ class Model(nn.Module):
             dropout_over=architecture.dropout_over,
             causal=spec.causal,
             layer=0,
-            layers=architecture.depth,
         )
         self.blocks = nn.ModuleList(
             Block(attention(replace(config, layer=layer)), architecture) for layer in range(architecture.depth)
@@ -76,9 +75,7 @@ class Model(nn.Module):
         self.whole_batches = architecture.norm_over == "batch"
         self.head = head_of(spec, architecture)
         if architecture.weight_init == "xavier":
-            kept = {value for block in self.blocks for value in block.mixer.own_values()}
-            self.apply(lambda module: _xavier(module, kept))
-            self.head.apply(_lecun)
+            _redraw_linear_layers(self)
         for value in (*self.parameters(), *self.buffers()):
             # Copy expanded tensors: weights cannot be loaded into them, because their elements share memory.
             if value.layout == torch.strided and 0 in value.stride():
@@ -174,23 +171,23 @@ class Model(nn.Module):
             block.mixer.redraw(seed, step)
 
 
-def _xavier(module: nn.Module, kept: set[nn.Parameter]) -> None:
-    """Draw a linear layer's weights by Xavier's uniform rule and set its bias to zero, except parameters in `kept`."""
-    if isinstance(module, nn.Linear):
-        if module.weight not in kept:
-            nn.init.xavier_uniform_(module.weight)
-        if module.bias is not None and module.bias not in kept:
-            nn.init.zeros_(module.bias)
+def _redraw_linear_layers(model: Model) -> None:
+    """Draw the weights of linear layers by Xavier's uniform rule, except in the head, and set their biases to zero.
 
-
-def _lecun(module: nn.Module) -> None:
-    """Draw a linear layer's weights with variance 1 / in_features, as in the head of Google's code.
-
-    The distribution is a normal truncated at two standard deviations.
+    The weights of the head are drawn with variance 1 / in_features, as in Google's code, from a normal truncated at
+    two standard deviations. Parameters in `Mixer.own_values` are not changed.
     """
-    if isinstance(module, nn.Linear):
-        uncut = module.in_features**-0.5 / CUT_OFF
-        nn.init.trunc_normal_(module.weight, std=uncut, a=-2 * uncut, b=2 * uncut)
+    kept = {value for block in model.blocks for value in block.mixer.own_values()}
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            if layer.weight not in kept:
+                nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None and layer.bias not in kept:
+                nn.init.zeros_(layer.bias)
+    for layer in model.head.modules():
+        if isinstance(layer, nn.Linear):
+            uncut = layer.in_features**-0.5 / CUT_OFF
+            nn.init.trunc_normal_(layer.weight, std=uncut, a=-2 * uncut, b=2 * uncut)
 
 
 def _check(spec: TaskSpec, architecture: Architecture) -> None:

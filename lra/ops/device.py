@@ -55,12 +55,12 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
 
 
 def cumulative_sum(x: Tensor, dim: int) -> Tensor:
-    """Return the cumulative sum along `dim`; on CUDA by a product, because `cumsum` of floats is not deterministic."""
-    return triangular_sum(x, dim) if x.device.type == "cuda" else x.cumsum(dim)
+    """Return the cumulative sum along `dim`.
 
-
-def triangular_sum(x: Tensor, dim: int) -> Tensor:
-    """Return the cumulative sum along `dim`, as a product with a triangular matrix of ones; fast for a short axis."""
+    On CUDA it is a product with a triangular matrix of ones, because `cumsum` of floats is not deterministic there.
+    """
+    if x.device.type != "cuda":
+        return x.cumsum(dim)
     ones = x.new_ones(x.shape[dim], x.shape[dim]).tril()
     with full_precision(x.device):
         return torch.tensordot(ones, x, ([1], [dim])).movedim(0, dim)

@@ -58,9 +58,9 @@ def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: i
     -> y [..., L, N]. `chunk`: number C of positions in a chunk, used only with a decay shared by all channels.
     """
     length = q.shape[-2]
-    if log_decay.shape[-1] == 1:
-        return by_tiles(_with_head_decays, min(chunk, length), q, k, v, log_decay)
-    return by_tiles(_with_channel_decays, min(SMALL_CHUNK, 1 << (length - 1).bit_length()), q, k, v, log_decay)
+    # `channel_scores` needs chunks whose length is a power of 2.
+    chunk = min(chunk, length) if log_decay.shape[-1] == 1 else min(SMALL_CHUNK, 1 << (length - 1).bit_length())
+    return by_tiles(_with_decays, chunk, q, k, v, log_decay)
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, strength: Tensor, log_decay: Tensor) -> Tensor:
@@ -151,18 +151,19 @@ def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inpu
     return torch.cat(outputs, dim=-2)
 
 
-def _with_head_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return y and the next state for a tile of `decayed_product` with g [T, ..., C, 1]."""
-    between, since, until = head_decays(g)
-    before, state = _carry(since[..., -1:, :], (k * until).mT @ v, state)
-    return (q @ k.mT * between) @ v + (q * since) @ before, state
-
-
-def _with_channel_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return y and the next state for a tile of `decayed_product` with g [T, ..., C, M]."""
-    scores, reads, writes, kept = channel_scores(q.unsqueeze(-3), k.unsqueeze(-3), g)
-    before, state = _carry(kept.mT, writes.squeeze(-3).mT @ v, state)
-    return scores.squeeze((-4, -3)) @ v + reads.squeeze(-3) @ before, state
+def _with_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Return y and the next state for a tile of `decayed_product`, with log decays g [T, ..., C, 1 or M]."""
+    if g.shape[-1] == 1:
+        between, since, until = head_decays(g)
+        scores, reads, writes, kept = q @ k.mT * between, q * since, k * until, since[..., -1:, :]
+    else:  # `channel_scores` has axes for several queries and keys of each position; here they have size 1
+        scores, reads, writes, kept = channel_scores(q.unsqueeze(-3), k.unsqueeze(-3), g)
+        scores, reads, writes = scores.squeeze((-4, -3)), reads.squeeze(-3), writes.squeeze(-3)
+    before = []  # the state before each chunk
+    for keep, added in zip(kept.mT.unbind(), (writes.mT @ v).unbind(), strict=True):
+        before.append(state)
+        state = torch.addcmul(added, keep, state)
+    return scores @ v + reads @ torch.stack(before), state
 
 
 def _with_corrections(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,18 +188,6 @@ def _with_corrections(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, sta
     return read @ torch.stack(errors, dim=0) + (q * since) @ torch.stack(before, dim=0), state
 
 
-def _carry(keep: Tensor, added: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the states S_t before each chunk [T, ..., M, N] and the state after the last chunk.
-
-    S_{t+1} = keep_t S_t + added_t.
-    """
-    before = []
-    for kept, new in zip(keep.unbind(), added.unbind(), strict=True):
-        before.append(state)
-        state = torch.addcmul(new, kept, state)
-    return torch.stack(before, dim=0), state
-
-
 def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the decays between positions of a chunk from log decays g [..., C, 1].
 
@@ -207,8 +196,8 @@ def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         since: [..., C, 1], decay from the chunk's start through each position.
         until: [..., C, 1], decay after each position to the chunk's end.
     """
-    # In float64, so that differences of sums keep all digits of fp32 after a strong decay, and so that the two terms of
-    # each diagonal entry of `between` cancel in the gradient of g.
+    # Sum in float64, so that differences of sums keep all digits of fp32 after a strong decay, and so that the two
+    # terms of each diagonal entry of `between` cancel in the gradient of g.
     within = cumulative_sum(g.double(), -2)
     later = torch.ones(g.shape[-2], g.shape[-2], dtype=torch.bool, device=g.device).triu(1)
     apart = (within - within.mT).to(g.dtype)
@@ -243,7 +232,7 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
     rows = [torch.ones_like(first)]
     for decay in others:
         rows.append(rows[-1] * decay)
-    within = torch.stack(rows, dim=-2).unsqueeze(-4)  # [..., 1, blocks, size, M], since the block's first position
+    within = torch.stack(rows, dim=-2).unsqueeze(-4)  # [..., 1, blocks, size, M], decays after a block's position 0
     reads = q.unflatten(-2, (-1, size)) * within
     writes = k.unflatten(-2, (-1, size)) / within
     scores = (reads.unsqueeze(-4) @ writes.unsqueeze(-5).mT).tril()  # [..., P, R, blocks, size, size]

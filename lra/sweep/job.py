@@ -8,6 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lra.config import rates
+from lra.config.cell import is_planned
 from lra.core.console import say, without_bars
 from lra.core.errors import UserError
 from lra.core.files import Locked, write_atomic
@@ -25,14 +26,14 @@ def train(cfg: DictConfig) -> str | float:
     """Train the run of a configuration that a sweeper composed.
 
     Returns:
-        The status of the run; in a search the value to maximise, minus infinity if the run is not finished.
+        The status of the run. In a search, the value to maximise, or -inf if the run is not finished.
 
     Raises:
         Paused: a signal or a time limit stopped a run that trains in the process of the sweep itself.
     """
     global _paused
     hydra_cfg = HydraConfig.get()
-    searching, in_worker = search.is_search(hydra_cfg), parent_process() is not None
+    searching, in_worker = not is_planned(hydra_cfg), parent_process() is not None
     launcher = hydra_cfg.runtime.choices["hydra/launcher"]
     in_driver = launcher == "basic" or (launcher == "joblib" and not in_worker)  # with n_jobs=1 joblib has no workers
     if not in_driver:

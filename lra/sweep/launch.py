@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any
 
 from hydra.core.plugins import Plugins
-from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, read_write
 
@@ -28,8 +27,8 @@ from lra.runs.build import check_attention
 from lra.runs.loggers import log_finished
 from lra.runs.run_folder import RunFolder, Status
 from lra.runs.sweep_time import training_tokens
-from lra.sweep import kept
 from lra.sweep.plan import Plan, PlannedRun, check_data, declare, planned
+from lra.sweep.reuse import refuse_conflicts, reuse_kept_runs
 
 ELSEWHERE = ("submitit_slurm", "ray")  # launchers whose jobs may run on other machines
 
@@ -51,7 +50,7 @@ class Forwarding(StopFlag):
 def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     """Plan, launch and report the sweep of a composed configuration, which includes Hydra's node.
 
-    All cells are checked and listed in `sweep.json`; then the launcher gets the runs that are not finished. The
+    All cells are checked and listed in `sweep.json`; then the launcher gets the runs that remain to train. The
     outcomes of the runs are read from their folders, so they do not depend on the launcher.
 
     Raises:
@@ -69,15 +68,14 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     _check_reference(plan)
     with read_write(config):
         config.out = str(plan.out)  # resolved once, so that all jobs and the launcher use the same folder
-    kept.take_over(plan)
+    reuse_kept_runs(plan)  # before `to_do` is asked: a reused run is done
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
     if _launcher(config) not in ELSEWHERE:  # other machines may have data that this one lacks
         waiting = [row for row, runs in to_do if runs]
         check_data(waiting)
         for row in waiting:
             check_attention(row.settings, row.components)
-    # Leave out planned runs that conflict with earlier runs in the results folder; some conflicts end the whole sweep.
-    refused = kept.refuse_conflicts(plan, to_do)
+    refused = refuse_conflicts(plan, to_do)
     for reason in dict.fromkeys(refused.values()):
         say(f"lra-train: error: {reason}")
     to_do = [(row, [run for run in runs if run.folder not in refused]) for row, runs in to_do]
@@ -157,7 +155,14 @@ def _launch(
         f"out={as_value(str(plan.out))}",
     ]
     if _launcher(config) == "basic":
-        _one_by_one(launcher, runs, shared)
+        # Several processes may share a sweep: skip the runs that another process trains, or has trained by now.
+        waiting, number = list(runs), 0
+        while free := next((run for run in waiting if holder(run.folder / LOCK) is None), None):
+            waiting.remove(free)
+            if free.to_do():
+                [result] = launcher.launch([[*free.overrides, *shared]], initial_job_idx=number)
+                _ = result.return_value  # raises the exception of a job that failed
+                number += 1
         return
     # Launch all runs at once, because the other launchers have queues.
     flag, by_joblib = Forwarding(), _launcher(config) == "joblib"
@@ -167,31 +172,17 @@ def _launch(
         with flag if by_joblib else nullcontext():  # other launchers handle signals themselves
             results = launcher.launch([[*run.overrides, *shared] for run in runs], initial_job_idx=0)
     finally:
-        if pause := flag.signalled():
+        if pause := flag.signalled():  # also instead of an exception that the signal caused in the launcher
             raise pause
     for result in results:
-        _ = result.return_value  # raises the exception of a job that failed
-
-
-def _one_by_one(launcher: Launcher, runs: list[PlannedRun], shared: list[str]) -> None:
-    """Launch the runs in order, but skip those that another process trains: several processes may share a sweep."""
-    waiting, number = list(runs), 0
-    while free := next((run for run in waiting if holder(run.folder / LOCK) is None), None):
-        waiting.remove(free)
-        if not free.to_do():  # another process has trained it in the meantime
-            continue
-        [result] = launcher.launch([[*free.overrides, *shared]], initial_job_idx=number)
         _ = result.return_value
-        number += 1
 
 
 def _conclude(plan: Plan, refused: dict[Path, str], broken: str, code: int) -> None:
     """Print the outcomes of a sweep, write its report, and raise SystemExit if not all of its runs are finished.
 
-    Args:
-        refused: reason for each run that was refused, by folder of the run.
-        broken: error message of the launcher; empty if it raised no error.
-        code: exit code if the sweep was stopped, in which case waiting runs are not listed; 0 if it was not stopped.
+    `refused` has the reason for each refused run, by folder; `broken` is an error of the launcher, or empty. `code` is
+    not 0 if the sweep was stopped; waiting runs are then not listed.
     """
     from lra.reports import show, write_report  # here, because it imports pandas and statsmodels
 

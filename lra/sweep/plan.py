@@ -168,12 +168,7 @@ def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]
         if not texts:
             raise UserError(f"{override.input_line}: expected a list of values, or a glob that matches an option")
         choices[key.lstrip("+")] = texts
-    _add_rows(choices)
-    return choices
-
-
-def _add_rows(choices: dict[str, list[str]]) -> None:
-    """Add the names in `also` to the overrides of `system` or `attention` in `choices`, whichever the sweep varies."""
+    # Add the names in `also` to the overrides of `system` or, if the sweep has none, to those of `attention`.
     for text in choices.pop("also", []):
         names = yaml.safe_load(text.partition("=")[2])
         check_value(list[str] | str, names, "also")
@@ -183,6 +178,7 @@ def _add_rows(choices: dict[str, list[str]]) -> None:
         for name in [names] if isinstance(names, str) else names:
             of_table = key == "system" and name in options("system")
             choices[key].append(f"{'system' if of_table else 'attention'}={name}")
+    return choices
 
 
 def _unresolved(config: DictConfig) -> Any:
@@ -212,7 +208,14 @@ def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | Non
         seeded = replace(settings, seed=seed)
         if differs:
             seeded, _ = compose([*overrides, override])
-            _refuse_seed_references(settings, seeded)
+            # Ignore `init`: each seed may start from different weights, and `config_key` would read their file, which a
+            # run of this sweep may have yet to write.
+            here, there = (replace(each, seed=settings.seed, init=None).config_key for each in (settings, seeded))
+            for key, one, two in differences(here, there):
+                raise UserError(
+                    f"{key}: {one} with seed={settings.seed}, {two} with seed={seed}; the seeds of a cell are pooled "
+                    "in one mean, so they may differ in nothing else"
+                )
         runs.append(
             PlannedRun(
                 settings=seeded,
@@ -223,18 +226,6 @@ def _planned_cell(compose: Compose, overrides: list[str], seeds: list[str] | Non
             )
         )
     return PlannedCell(cell=cell, settings=settings, components=components, runs=runs)
-
-
-def _refuse_seed_references(first: Settings, other: Settings) -> None:
-    """Raise UserError if two runs of a cell, whose results a table averages, differ in more than `seed` and `init`."""
-    # Ignore `init`: each seed may start from different weights, and `config_key` would read their file, which a run of
-    # this sweep may have yet to write.
-    here, there = (replace(each, seed=first.seed, init=None).config_key for each in (first, other))
-    for key, one, two in differences(here, there):
-        raise UserError(
-            f"{key}: {one} with seed={first.seed}, {two} with seed={other.seed}; the seeds of a cell are pooled in one "
-            "mean, so they may differ in nothing else"
-        )
 
 
 def _clash(rows: list[PlannedCell]) -> tuple[PlannedCell, PlannedCell] | None:

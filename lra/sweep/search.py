@@ -1,4 +1,4 @@
-"""Compute objective and best settings of a hyper-parameter search by another sweeper, such as Optuna's."""
+"""Compute the objective and the best settings of a search by a sweeper other than lra's, such as Optuna's."""
 
 import json
 from collections import defaultdict
@@ -9,9 +9,8 @@ from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig
 
-from lra.config.cell import SWEEPER, names_a_cell, typed_keys
+from lra.config.cell import names_a_cell, typed_keys
 from lra.config.rates import SYSTEM, System
 from lra.core.console import plural, say
 from lra.core.errors import UserError
@@ -24,11 +23,6 @@ from lra.runs.run_folder import Status
 from lra.sweep.launch import exit_code
 
 BEST = "best.yaml"  # file in the results folder with the best settings of each system
-
-
-def is_search(hydra_cfg: DictConfig) -> bool:
-    """Return True if a sweeper other than lra's own starts the runs."""
-    return hydra_cfg.runtime.choices.get("hydra/sweeper") != SWEEPER
 
 
 def check(job: Job) -> None:
@@ -51,15 +45,14 @@ def objective(record: RunRecord) -> float:
 
 
 def best_settings(runs: list[Run], overrides: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the best settings of each system on each task: those with the best mean objective over runs.
+    """Return the entries of best.yaml: for each system on each task, the settings with the best mean objective.
 
     Args:
         runs: finished runs.
         overrides: command line of the search.
 
     Returns:
-        The entries of best.yaml: dictionaries with the keys of `SYSTEM`, `settings`, `validation` (the mean objective)
-        and `n` (the number of runs with these settings).
+        Dictionaries with the keys of `SYSTEM`, `settings`, `validation` (mean objective) and `n` (number of runs).
     """
     values: dict[str, set[str]] = {}
     for key in {key for run in runs for key in run.record.settings}:
@@ -82,7 +75,7 @@ def best_settings(runs: list[Run], overrides: Iterable[str]) -> list[dict[str, A
 
 
 def conclude(out: Path, overrides: Iterable[str]) -> None:
-    """Print the best settings of each system on each task and the runs that failed; write best.yaml.
+    """Print the best settings of each system on each task; list the runs that did not finish; write best.yaml.
 
     Args:
         out: results folder.
@@ -98,7 +91,7 @@ def conclude(out: Path, overrides: Iterable[str]) -> None:
         names[run.record.status].append(run.name)
     with_error = {path.parent.relative_to(out).as_posix() for path in out.rglob(ERRORS)}
     names[Status.REFUSED] = sorted(with_error - {*names[Status.FAILED]})
-    if finished := [run for run in runs if run.record.status == "finished"]:
+    if finished := [run for run in runs if run.record.status == Status.FINISHED]:
         import pandas as pd
 
         rows = best_settings(finished, overrides)

@@ -65,8 +65,8 @@ class AgNews(FromSource):
     Args:
         tokenizer: `wordpiece` is the tokenizer of bert-base-cased; its vocabulary is the file `vocab` if that is set,
             else a file in the data folder if there is one, else the file on the hub. `wordpiece_uncased` lower-cases
-            the text first. `bpe` is trained on the training split. `auto` is `wordpiece` if the vocabulary is on this
-            machine, else `bpe`; it never downloads.
+            the text first. `bpe` is trained on the training split. `auto` is `wordpiece` if `vocab` is set or the data
+            folder has a vocabulary, else `bpe`; it never downloads.
         vocab: path of BERT's vocabulary file, or None.
         vocabulary: number of tokens of the BPE.
         head: number of tokens kept from the beginning of an item that is longer than head + tail.
@@ -152,7 +152,7 @@ class AgNews(FromSource):
             )
         examples_by_split = source.read()
         ordered, train = source.name != PARTIAL, examples_by_split["train"]
-        if not ordered:  # the partial file is not in the official order, and the split must not depend on its order
+        if not ordered:  # not the official order: sort, so that train and val do not depend on the order of the file
             train = sorted(train, key=lambda item: hashlib.sha256(item[0].encode()).digest())
         cut = len(train) * 7 // 10
         splits = {"train": train[:cut], "val": train[cut:], "test": examples_by_split["test"]}

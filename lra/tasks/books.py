@@ -33,7 +33,7 @@ COLLECTION = "childrens_books/books.jsonl"
 WANTS = f"{COLLECTION}[.xz], one book per line with the fields path, year, group ({' or '.join(GROUPS)}), text"
 LICENCE = "public domain in the USA"
 LEFT_OUT_YEAR = "1992"  # books of this year are left out: editions of old texts that may still be under copyright
-LISTING = "books.json"  # file in the folder of the prepared task that lists the paths of the books of each split
+LISTING = "books.json"  # name of the prepared task's file that lists the paths of the books of each split
 
 
 Book = dict[str, str]

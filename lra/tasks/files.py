@@ -84,7 +84,7 @@ class Files(FromSource):
         padding: token id that is stripped from both ends of lists of token ids, or None.
         max_length: maximum number of tokens; longer texts are cut at the right.
         limit: maximum number of examples of each split, or None.
-        name: name in tables; None uses the name of the folder, the file or the data set of the hub.
+        name: name in results; None uses the name of the folder, the file or the data set of the hub.
     """
 
     data: Data

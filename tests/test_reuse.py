@@ -1,4 +1,4 @@
-"""A sweep takes over kept runs of equal configuration, data and task version; conflicts are found before it starts."""
+"""A sweep reuses kept runs of equal configuration, data and task version; conflicts are found before it starts."""
 
 import shutil
 from dataclasses import replace
@@ -35,13 +35,13 @@ def sweep(cli: Commands, trained: Path, monkeypatch: pytest.MonkeyPatch):
     return lambda *words: cli(train.main, "--multirun", *TINY, "attention=simple", "kept=kept", *words)
 
 
-def test_a_kept_run_is_taken_and_only_new_ones_are_trained(sweep) -> None:
+def test_a_kept_run_is_reused_and_only_new_ones_are_trained(sweep) -> None:
     code, _, err = sweep("seed=1,2", "out=new", "train.micro_batch=2")  # which changes no more than the rounding
     assert (code, "2 runs, 1 to train" in err) == (0, True), err
     [kept, new] = read_runs(Path("new"))
     assert (kept.record.kept, new.record.kept) == ("kept", "")
     assert kept.record.test == read_runs(Path("kept"))[0].record.test
-    assert Report(Path("new")).cells.footnotes[0].startswith("seed 1 taken from kept")
+    assert Report(Path("new")).cells.footnotes[0].startswith("seed 1 reused from kept")
     mismatches = verify(Path("new"))[1]
     assert [line for line in mismatches if "README" not in line] == []
     assert not list(Path("kept").rglob("record.json")), "it is only read"
@@ -54,14 +54,14 @@ def test_other_runs_are_trained(sweep, words: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_results_folder_with_kept_runs_takes_another_seed(sweep) -> None:
+def test_a_results_folder_with_kept_runs_trains_another_seed(sweep) -> None:
     shutil.copytree("kept", "o")
     assert "2 runs, 1 to train" in sweep("seed=1,2", "out=o", "kept=null")[2]
     assert len(Report(Path("o")).runs) == 2
 
 
 @pytest.mark.slow
-def test_other_data_are_not_taken(sweep) -> None:
+def test_runs_on_other_data_are_not_reused(sweep) -> None:
     """Nor are they compared: no report could be written of both."""
     [run] = read_runs(Path("kept"))
     provenance = run.record.provenance.model_copy(update={"data_sha256": "other"})

@@ -1,4 +1,4 @@
-"""Copy kept runs into the results folder of a sweep, and refuse planned runs that conflict with earlier ones."""
+"""Reuse kept runs in a sweep instead of training them again, and refuse runs that conflict with earlier ones."""
 
 import json
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ from lra.runs.run_folder import RunFolder, Status, config_differences
 from lra.sweep.plan import Plan, PlannedCell, PlannedRun
 
 
-def take_over(plan: Plan) -> None:
+def reuse_kept_runs(plan: Plan) -> None:
     """Copy kept runs that equal planned ones into the results folder, so that the sweep does not train them again.
 
     Kept runs are read from the `runs.jsonl` of the folder `kept` and from that of the results folder. A kept run equals
@@ -28,22 +28,23 @@ def take_over(plan: Plan) -> None:
         by_data[digest(row.settings.task)].append(row)
     kept = plan.rows[0].settings.kept
     sources = [(plan.out, "")]
-    if kept is not None:
+    if kept is not None:  # presets name folders of the checkout, from which a sweep need not be started
         sources.append((Path(kept) if Path(kept, RUNS).exists() else CHECKOUT / kept, kept))
     for folder, name in sources:
         if not (folder / RUNS).exists():
             continue
         known = {run.name: run for run in read_runs(folder / RUNS)}
-        taken, reasons = 0, Counter[str]()
+        reused, reasons = 0, Counter[str]()
         for rows in by_data.values():
             equal, others = _equal(plan, rows, known)
             for run, found in equal:
+                # The record names the folder of its origin, which a footnote of the report shows.
                 record = found.record.model_copy(update={"kept": name} if name else {})
                 unpack(replace(found, record=record), run.folder)
-            taken += len(equal)
+            reused += len(equal)
             reasons += others
-        if taken and name:
-            say(f"{plural(taken, 'run')} taken from {name}; kept=null trains them again")
+        if reused and name:
+            say(f"{plural(reused, 'run')} reused from {name}; kept=null trains them again")
         for reason, count in reasons.items():
             say(f"{plural(count, 'kept run')} in {name or folder} not reused: {reason}")
 
@@ -51,15 +52,9 @@ def take_over(plan: Plan) -> None:
 def _equal(
     plan: Plan, rows: list[PlannedCell], known: dict[str, Run]
 ) -> tuple[list[tuple[PlannedRun, Run]], Counter[str]]:
-    """Return the planned runs that equal a kept run, and the reasons why others do not, for cells with the same data.
+    """Return pairs (planned run, equal kept run), and the number of kept runs that are not equal, by reason.
 
-    Args:
-        rows: planned cells with the same task options, so that they share their data.
-        known: kept runs by name.
-
-    Returns:
-        A list of (planned run, equal kept run) for planned runs that have not started, and the number of kept runs that
-        differ from the planned one, by reason.
+    The planned cells `rows` share their data. `known` has the kept runs by name. Runs that have started are left out.
     """
     runs = [run for row in rows for run in row.runs]
     sources = {run.settings.start.path.parent.resolve() for run in runs if run.settings.start is not None}
@@ -94,13 +89,10 @@ def _difference(run: PlannedRun, record: RunRecord) -> str:
 
 
 def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]]]) -> dict[Path, str]:
-    """Return the planned runs that the report could not pool with earlier runs of their cell, each with the reason.
+    """Return, by folder, the reason why the report could not pool a planned run with earlier runs of its cell.
 
     Args:
         to_do: cells of the plan, each with its runs to train.
-
-    Returns:
-        Reasons by folder of the run.
 
     Raises:
         UserError: runs to train would share a column of the report with earlier runs, but cannot be compared with them.
@@ -109,13 +101,11 @@ def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]
 
     there = read_runs(plan.out) if any(plan.out.rglob(RECORD)) or (plan.out / RUNS).exists() else []
     names = {run.folder.relative_to(plan.out).as_posix() for _, runs in to_do for run in runs}
-    there = [run for run in there if run.name not in names]
-    if not there:
-        return {}
     refused: dict[Path, str] = {}
     columns: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in there:
-        columns[tuple(getattr(run.record, key) for key in COLUMN)].append(run)
+        if run.name not in names:  # runs that resume are no earlier runs
+            columns[tuple(getattr(run.record, key) for key in COLUMN)].append(run)
     for row, runs in to_do:
         if not runs or runs[0].settings.lacks_weights:
             continue
