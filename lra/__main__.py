@@ -123,7 +123,7 @@ def _options(group: str) -> dict[str, str]:
 
 
 def _experiments() -> dict[str, str]:
-    """Return the first sentence of each experiment by name, ordered by its first word as in `PURPOSES`; others last."""
+    """Return experiments' first sentences by name; those that begin as in `PURPOSES` come first, in its order."""
 
     def position(option: tuple[str, str]) -> tuple[int, str]:
         purpose = re.split("[:,]", option[1])[0]

@@ -21,7 +21,7 @@ from lra.records.names import PAGE, README, RUNS, SEEDS, SWEEP, TABLE, TABLE_TEX
 from lra.records.runs import keep_runs, read_runs
 from lra.reports import Report, write_report
 from lra.reports.render import as_csv
-from lra.reports.statistics import compare, holm, median_steps, not_above, summarise
+from lra.reports.statistics import compare, holm, not_above, summarise
 
 OURS, THEIRS, OTHERS = (37.0, 38.5, 37.5, 36.0), (35.0, 36.2, 35.5), (36.8, 37.2, 36.1)
 
@@ -159,17 +159,19 @@ def test_missing_and_failed_seeds_are_named(folder: Path) -> None:
     assert "**10 of 12 runs are finished.**" in Report(folder).texts()[README]
 
 
-def test_medians_count_what_is_not_solved_as_never(tmp_path: Path) -> None:
-    assert median_steps([300, None, 100]) == 300
-    assert median_steps([300, None, None, 100]) == 300
-    assert median_steps([300, None, None]) is None
-    assert median_steps([]) is None
-    for seed, (steps, solved) in enumerate(((100, True), (300, True), (500, False)), start=1):
-        race(tmp_path, seed, steps, solved=solved)
-    found = rows(tmp_path)["Simple"]
-    assert [float(found[name]) for name in ("goal", "ran", "solved", "median_steps")] == [90, 3, 2, 300]
+@pytest.mark.parametrize(
+    ("steps", "median"), [((100, 300, None), "300"), ((300, None, None, 100), "300"), ((300, None, None), "")]
+)
+def test_medians_count_seeds_that_do_not_solve_a_task_as_never(
+    tmp_path: Path, steps: tuple[int | None, ...], median: str
+) -> None:
+    for seed, count in enumerate(steps, start=1):
+        race(tmp_path, seed, count or 500, solved=count is not None)
+    found, solved = rows(tmp_path)["Simple"], len(steps) - steps.count(None)
+    assert [float(found[name]) for name in ("goal", "ran", "solved")] == [90, len(steps), solved]
+    assert found["median_steps"] == median
     page = Report(tmp_path).texts()[README]
-    assert "| Simple | 2 of 3 |" in page and "| Simple | 300 |" in page
+    assert f"| Simple | {solved} of {len(steps)} |" in page and (f"| Simple | {median} |" in page) == (median != "")
 
 
 def test_the_reference_is_the_one_that_is_asked_for(folder: Path) -> None:

@@ -59,7 +59,7 @@ class Results(Report):
     def system(self, name: str, *, task: str | None = None, protocol: str | None = None) -> pd.DataFrame:
         """Return the runs of a system on a task, one per row, for `lra.compare`.
 
-        `task` (full or short name) and `protocol` may be left out if the system has only one. Raises UserError.
+        `task` (full or short name) and `protocol` may be left out if equal in all runs of the system. Raises UserError.
         """
         frame = self.frame
         matching = frame[
@@ -108,7 +108,7 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
 
     Args:
         first, other: runs of a system, as `Results.system` returns them, from one results folder or two.
-        margin: size above 0 below which a difference counts as irrelevant; default: `sweep.margin` in conf/train.yaml.
+        margin: positive; a difference of smaller size counts as irrelevant; default: `sweep.margin` in conf/train.yaml.
 
     Raises:
         UserError: the systems were not run on the same task and data under one protocol, or `margin` is not above 0.
@@ -121,7 +121,7 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
         raise UserError(
             f"{first.system.iloc[0]} on {here} and {other.system.iloc[0]} on {there}: expected one task and protocol"
         )
-    # Skip the check for one cell read from two folders: it would refuse seeds that are in both folders as duplicates.
+    # Skip the check for one cell that is read from two folders: the check refuses a cell in which a seed occurs twice.
     if not first[CELL].iloc[0].equals(other[CELL].iloc[0]):
         refuse_hidden_differences(pd.concat([first, other]))
     runs = present(first)

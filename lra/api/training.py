@@ -41,7 +41,7 @@ class Configuration:
     folder: Path
 
     def describe(self) -> dict[str, Any]:
-        """Return the number of parameters, learning rates as [step, rate], and tokens and FLOPs of one step, by name.
+        """Return, by name: number of parameters; learning rates as [step, rate]; tokens and FLOPs of one step.
 
         `lra-train describe=true` prints the same values, and also times a step.
         """

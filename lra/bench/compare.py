@@ -27,7 +27,7 @@ ALLOCATION, MEASURED = "[memory]", "measured step"  # names of events in a profi
 
 def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> Iterator[Record]:
     """Yield the measurements of each subject at each length; `ratio` has the times relative to the first subject."""
-    for length in [None] if settings.what == "step" else settings.lengths:  # the task of a step sets its length
+    for length in [None] if settings.what == "step" else settings.lengths:  # for what=step, the task sets the length
         say(f"{', '.join(subject.title for subject in subjects)}{f', length {length}' if length else ''}")
         make = layer_step if settings.what == "layer" else model_step
         made = [make(subject, length, device) for subject in subjects]  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ class Step:
 
 
 def subjects_of(settings: BenchSettings, again: Again) -> list[Subject]:
-    """Return the subjects named `[straightforward:]NAME key=value ...`; for `what=step`, straightforward and lra."""
+    """Return the subjects of `[straightforward:]NAME key=value ...`; for `what=step`, straightforward and lra."""
     if settings.what == "step":
         return [Subject(title=title, plain=title != "lra", settings=settings) for title in (STRAIGHTFORWARD, "lra")]
     named = []

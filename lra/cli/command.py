@@ -91,7 +91,7 @@ def check_words(config_name: str, words: list[str]) -> None:
 
 
 def show_rates(config_name: str, words: list[str]) -> list[str]:
-    """Return overrides with the values that `rates` sets, so that `--cfg` shows them; print a comment for a sweep."""
+    """Return the values of `rates` as overrides, so that `--cfg` shows them; for a sweep, print how to choose a run."""
     try:
         config = compose(config_name, *(word for word in words if "=" in word and not word.startswith("-")))
     except (UserError, HydraException, OmegaConfBaseException):

@@ -1,4 +1,4 @@
-"""lra-prepare: fetch or generate, verify, cache and export the data of one task."""
+"""lra-prepare: fetch or generate the data of one task, then verify, cache and export them."""
 
 import json
 import time

@@ -18,7 +18,7 @@ from lra.core.signals import PAUSED, Paused
 # take a third of the time of `lra-train --help`, which needs none of them.
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
-"""Keys that may be set together with `rerun=...`, because they do not change results."""
+"""Keys that may be set together with `rerun=...`: records do not hold them or, for `device`, may be overruled."""
 QUICK = "lra-train experiment=small_listops train.steps=800"
 
 

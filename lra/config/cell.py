@@ -52,7 +52,7 @@ class Cell:
 def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Cell:
     """Return the cell of a composed configuration, with the values of the keys `varied` as its settings."""
     choices = hydra_cfg.runtime.choices
-    settings = {"case": choices["case"]} if choices["case"] else {}  # one name for all keys that the ablation sets
+    settings = {"case": choices["case"]} if choices["case"] else {}  # one name for all keys that the case sets
     task, protocol, attention, variant = (str(choices[group]) for group in PLACED[:4])
     for key in sorted(varied):
         value = choices[key] if key in choices else OmegaConf.select(cfg, key)

@@ -1,7 +1,7 @@
 """Compose configurations with Hydra from the options in conf/ and the user's lra_options/.
 
 An option is a file GROUP/NAME.yaml, or an entry of a YAML table. Values that depend on several choices, such as the
-task and the protocol, are in option files. Defaults lists choose them by resolvers: `recipe@_global_: ${recipe_page:}`.
+task and the protocol, are in option files. Defaults lists choose one by a resolver: `recipe@_global_: ${recipe_page:}`.
 Values that depend on one choice use OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
 """
 
@@ -35,7 +35,7 @@ from lra.core.paths import USER_OPTIONS, conf_dir
 HYDRA_VERSION = "1.3"
 GLOBAL = "# @package _global_\n"  # first line of an option file that sets keys of the whole configuration
 RECIPE = "recipe"  # config group; the defaults list of a task chooses from it with `- /recipe: NAME`
-RELEASED = "_lra_released"  # if a table has no value for attention `NAME_lra_released`, the value for `NAME` is used
+RELEASED = "_lra_released"  # if `by_attention` has no value for `NAME_lra_released`, it uses that of `NAME`
 # No warning: conf/hydra/launcher/*.yaml extend the plugins' configurations of the same names on purpose.
 warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/.*' is validated against ConfigStore schema")
 
@@ -103,7 +103,7 @@ def _choices(root: DictConfig) -> DictConfig:
 
 
 def _by(group: str) -> Callable[..., Any]:
-    """Return the resolver `by_GROUP`, which looks up the chosen option in a table and else returns the default."""
+    """Return the resolver `by_GROUP`: it looks up the chosen option in its first argument, else returns the second."""
 
     def value(table: dict[str, Any], *default: Any, _root_: DictConfig) -> Any:
         choices = _choices(_root_)

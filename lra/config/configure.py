@@ -131,7 +131,7 @@ def blamed(where: str, node: dict[str, Any]) -> Iterator[None]:
             theirs.append((error.filename, error.lineno or 0))
         if not theirs:  # a fault of lra or of a library keeps its traceback
             raise
-        file, line = theirs[-1]  # the innermost frame of the user's code; libraries may be below it
+        file, line = theirs[-1]  # the innermost frame of the user's code, which may have called a library
         raise UserError(
             f"{where}: {shown(file)}, line {line}: {type(error).__name__}: {first_line(error)} ({FULL_ERROR})"
         ) from error

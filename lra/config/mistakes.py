@@ -1,4 +1,4 @@
-"""Explain mistakes in a command line or in an option file in one line, from the errors of Hydra and OmegaConf."""
+"""Turn errors of Hydra and OmegaConf into one-line messages about a mistake in a command line or an option file."""
 
 import re
 from collections.abc import Iterable

@@ -37,8 +37,8 @@ def overrides(cfg: DictConfig, hydra_cfg: DictConfig) -> dict[str, Any]:
     """Return the values in file `rates` for the system of a configuration, except for keys set on the command line.
 
     Raises:
-        UserError: if the file cannot be read or has an unknown key; for a run that does not belong to a sweep of lra's
-            sweeper, also if the file has no entry for the system.
+        UserError: if the file cannot be read, or sets an unknown key or a config group; for a run that does not belong
+            to a sweep of lra's sweeper, also if the file has no entry for the system.
     """
     cell = cell_of(cfg, hydra_cfg, [])
     settings = settings_for(cfg.rates, cell)

@@ -75,7 +75,7 @@ def _mistake(
     # A misspelt key gives two errors, an unknown and a missing key. The user typed the unknown one, so report that.
     path = min(found, key=lambda path: 0 if path in unknown else 1 if path in missing else 2)
     key = where + ".".join(path)
-    if path in unknown:  # every field is a given key or a missing one, because none has a default
+    if path in unknown:  # every field is a given key, a missing key or in `names`: dataclasses have no defaults
         beside = {(*path[:-1], str(name)) for name in _at(values, path[:-1])} | missing
         siblings = [other[-1] for other in beside - unknown if other[:-1] == path[:-1]]
         return f"{key}: unknown key; {did_you_mean(path[-1], [*siblings, *(() if path[:-1] else names)])}"
@@ -88,7 +88,7 @@ def _mistake(
     expected = " or ".join(dict.fromkeys(map(_expected, errors)))  # a union has an error for each member
     if _takes_null(validate, values, path):
         expected += ", or null"
-    # Hydra's resolver oc.env gives texts, so a number from the environment is the likely cause.
+    # OmegaConf's resolver oc.env gives texts, so a number from the environment is the likely cause.
     if isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", value, re.IGNORECASE):
         expected += f", found the text {value!r}; for an environment variable write ${{oc.decode:${{oc.env:NAME}}}}"
     if any(each["type"] == "string_type" for each in errors):

@@ -56,7 +56,7 @@ def holder(path: Path) -> str | None:
 
 
 def check_access(folder: Path, remedy: str) -> None:
-    """Raise UserError if this user may not read a folder or its files, such as a colleague's cache.
+    """Raise UserError if this user may not read a folder, such as a colleague's cache, or its files.
 
     A folder that does not exist is no error.
     """

@@ -23,8 +23,8 @@ def data_name(data: Any, name: str | None) -> str:
 
     Args:
         data: `task.data`: a path, a mapping from splits to paths, or `hf:NAME` or `hf:NAME:CONFIGURATION`.
-        name: `task.name`, used unchanged. If None, the result is the name of the folder, the name of the file without
-            its suffix, or the name of the Hugging Face data set with its configuration.
+        name: `task.name`, used unchanged. If None, the result is the name of the folder or of the file without its
+            suffix (for a mapping, of its `train` path), or of the Hugging Face data set with its configuration.
     """
     if not name and isinstance(data, str) and data.startswith(HUB):
         source, *configuration = data.removeprefix(HUB).split(":", 1)
@@ -47,7 +47,7 @@ def split_end(name: str) -> tuple[str, str]:
 
 
 def quoted(text: str, safe: str = " ") -> str:
-    """Return a text with special characters as %XX; letters and digits of all scripts, `_.-~` and `safe` are kept."""
+    """Return a text with special characters as %XX; letters, digits, non-ASCII symbols, `_.-~` and `safe` stay."""
     return "".join(
         c if c > "\x7f" and (c.isprintable() or c in JOINERS) else quote(c, safe=safe, errors="surrogateescape")
         for c in text

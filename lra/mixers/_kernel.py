@@ -20,7 +20,7 @@ EVAL_DRAW = "evaluation uses the last draw of training"
 
 
 class KernelAttention(Attention, abstract=True):
-    """Base class of attentions with a feature map; `eps` is added to the denominator.
+    """Base class of attentions with a feature map; by default `eps` is added to the denominator.
 
     Features and sums are computed in fp32 or higher. Features of padded keys are set to zero.
     """
@@ -36,7 +36,7 @@ class KernelAttention(Attention, abstract=True):
     def features(
         self, q: Tensor, k: Tensor, key_mask: Tensor | None, packed: Packed | None = None
     ) -> tuple[Tensor, ...]:
-        """Return phi(q), phi(k) [B, H, L, M] for q, k [B, H, L, Dh]; maxima over keys must leave out padded keys.
+        """Return phi(q), phi(k) [B, H, L, M] for q, k [B, H, L, Dh]; phi may use a maximum over the real keys.
 
         A causal form may also return a log decay [B, H, L] for `causal_product`. Classes with `packs` also get chunks
         q, k [C, H, CHUNK, Dh] of a packed batch with the layout `packed`; q may then have only the first position of
@@ -68,7 +68,7 @@ class KernelAttention(Attention, abstract=True):
             return packed.by_row(total / self.denominator(mass))
 
     def denominator(self, mass: Tensor) -> Tensor:
-        """Return a denominator [..., L, 1] that is not near zero, for `mass` = phi(q_i) . z [..., L, 1]."""
+        """Return the denominator [..., L, 1] for `mass` = phi(q_i) . z [..., L, 1]; `eps` prevents 0 / 0."""
         return mass + self.eps
 
 

@@ -30,7 +30,7 @@ NORM = "the norm of the heads has no weights, because the weights of the output 
 class Recurrent(Mixer, abstract=True):
     """Base class of recurrent mixers.
 
-    If not causal, the recurrence runs from left to right and from right to left with the same weights, and the norm is
+    If not causal, the recurrence runs from left to right and from right to left with the same weights, and `gated` is
     applied to the sum of the two outputs.
 
     Padded positions do not change the state. `forward` sets the inputs of the recurrence to zero at these positions,

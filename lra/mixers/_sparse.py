@@ -3,7 +3,7 @@
 Positions form N blocks of b positions. In each head, all queries of a block share one set of m candidate keys, which
 consists of parts. A part is either whole blocks, listed in a table, or a list of positions that is the same for all
 blocks. A part may have a `rule(i, j)`, True where query i may read key j. One softmax is over the keys of all parts, so
-the result equals attention with a dense mask. It takes O(L m D) time and O(H L m) memory.
+the result equals attention with a dense mask. Computing it takes O(L m D) time and O(H L m) memory.
 Legend: as in `lra.mixers.base`; N blocks, b positions per block, m candidate keys per query. In a `KeyPart`, m counts
 only the keys of that part.
 """
@@ -112,8 +112,8 @@ class PatternAttention(Attention, abstract=True):
     """Base class of attentions in which `pattern` defines the keys of a query, and `parts` how they are gathered.
 
     The g global positions read all positions and are read by all. The weights of their queries are computed as dense
-    rows with a separate dropout layer, in O(g L D) time and O(H g L) memory. `keys` is the condition on i and j in the
-    formula of `info`.
+    rows with a separate dropout layer, in O(g L D) time and O(H g L) memory. `keys` is the text for the keys of query i
+    in the formula of `info`.
     """
 
     can_be_causal = True

@@ -53,7 +53,7 @@ class MixerConfig:
 class MixerInfo:
     """Description of a mechanism for tables and documentation.
 
-    The formula of a class has names of settings in braces; the constructor replaces them by their values.
+    The formula of a class may have names in braces; the constructor replaces them by values or texts.
     """
 
     paper: str  # authors, year and title
@@ -62,18 +62,19 @@ class MixerInfo:
     linear_memory: bool  # True: the memory for the backward pass grows at most linearly with the length
     reference: str  # independent implementation that tests compare the mixer with
     scale: float | None = None  # scale factor of q . k; None if it is not one number
-    deviations: tuple[str, ...] = ()  # differences from the paper or the authors' code beyond the settings
+    deviations: tuple[str, ...] = ()  # differences from the paper or the authors' code, except in settings
     name: str = ""  # name in tables for a user's class; empty: the class name
 
 
 class Mixer(nn.Module, ABC):
     """Base class of sequence mixers: forward(x [B, L, D], key_mask) -> [B, L, D], L at most `config.max_positions`.
 
-    A mixer has no residual connection and no norm. Inputs at padded positions are finite, and outputs at real positions
-    do not depend on them; outputs at padded positions are finite, too. A class defines `info` and `forward`; a base
-    class without `info` is declared with `abstract=True`. A class may define two other methods. follow(earlier) is
-    called once with the mixer of the previous layer, whose state it may read. score_scale(length, key_mask) returns the
-    scale factor of q_i . k_j [B, 1, 1, 1], if the attention weights are a function of these products.
+    The residual connection and the norm around a mixer belong to the block. Inputs and outputs at padded positions are
+    finite; if `maskable`, outputs at real positions do not depend on inputs at padded ones. A class defines `info` and
+    `forward`; a base class without `info` is declared with `abstract=True`. A class may define two other methods.
+    follow(earlier) is called once with the mixer of the previous layer, whose state it may read. score_scale(length,
+    key_mask) returns the scale factor of the products q_i . k_j, a number or a tensor [B, 1, 1, 1], if the attention
+    weights are a function of these products.
 
     Attributes:
         maskable: True if the mixer uses a key mask.
@@ -81,7 +82,7 @@ class Mixer(nn.Module, ABC):
         commutes: True if it commutes with permutations of the positions.
         projects_out: True if it has an output projection, which `config.out_proj` switches.
         few_outputs: True if it can compute the outputs of only the first positions, at lower cost.
-        full_pattern: True if its pattern has all pairs of `max_positions` positions, so it equals softmax attention.
+        full_pattern: True for a sparse or low-rank attention whose settings make it full up to `max_positions`.
         one_graph: True if one or a few compiled graphs serve all lengths; else each length needs a separate graph.
         parameter_groups: dict from a group for `train.groups` to the names of its parameters or modules, as in
             `named_parameters` and `named_modules`. No parameter is in two groups. A name may exist only under some
@@ -126,7 +127,7 @@ class Mixer(nn.Module, ABC):
 
         Args:
             x: [B, L, D], or the rows [R, D] of a packed batch.
-            key_mask: [B, L], True at real positions; None with a packed batch.
+            key_mask: [B, L], True at real positions; None if all are real, and with a packed batch.
             num_outputs: number of first positions to return outputs for, or None for all; if packed, 1 or None.
             packed: layout of a packed batch, which is converted to a padded batch for `forward`.
 
@@ -188,7 +189,7 @@ class Mixer(nn.Module, ABC):
             self._drawn = seed, number
 
     def draw(self, rng: np.random.Generator) -> None:
-        """Draw new random features in place; defined by mixers that set `redraw_every`."""
+        """Replace the random features by new ones; mixers that set `redraw_every` define this method."""
         raise NotImplementedError(f"{type(self).__name__} sets redraw_every, but has no draw(self, rng)")
 
 
@@ -213,7 +214,10 @@ class Attention(Mixer, abstract=True):
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Return outputs, shaped like q, for q, k, v [B, H, L, Dh]; with `few_outputs` q may have fewer positions."""
+        """Return outputs [B, H, n, Dh] for q [B, H, n, d], k [B, H, L, d], v [B, H, L, Dh].
+
+        n < L only with `few_outputs`; d = Dh unless the class replaces the projections of q and k.
+        """
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, num_outputs: int | None = None) -> Tensor:
         q, k, v = self.project(x, num_outputs)  # q [B, H, L or num_outputs, Dh], k and v [B, H, L, Dh]

@@ -63,7 +63,7 @@ class BigBird(PatternAttention):
         return (i // self.block - j // self.block).abs() <= 1
 
     def select_global(self, positions: Tensor) -> Tensor:
-        # Begin the second slice at block 1 or later; otherwise a single block, the first and the last, is listed twice.
+        # Begin the second slice at block 1 or later, so that a single block, both first and last, is not listed twice.
         return torch.cat([positions[: self.block], positions[max(self.last, 1) * self.block :]])
 
 

@@ -98,9 +98,9 @@ class Extractor(Mixer):
 def fft_convolution(x: Tensor, weight: Tensor, groups: int, earlier: int) -> Tensor:
     """Compute the grouped conv1d of x [B, L, c] with weight [c, c / groups, t] by overlap-save FFT -> [B, L, c].
 
-    x is padded with `earlier` zeros on the left, and on the right so that there are L outputs. It is cut into windows
-    of n >= 2 t - 1 positions that overlap by t - 1. So the transform of the taps has about n c^2 / (2 groups) complex
-    numbers, a size that does not depend on L.
+    x is padded with `earlier` zeros on the left, and on the right so that the last window is full. It is cut into
+    windows of n >= 2 t - 1 positions that overlap by t - 1. n depends only on t, so the transform of the taps has a
+    size that does not depend on L, about n c^2 / (2 groups) complex numbers.
     """
     length, taps = x.shape[1], weight.shape[-1]
     window = 1 << (2 * taps - 2).bit_length()

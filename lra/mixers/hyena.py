@@ -30,7 +30,7 @@ class Hyena(Mixer):
 
     Args:
         taps: number of taps of the short convolutions, odd.
-        bands: number of frequencies that encode a position, each as sine and cosine.
+        bands: number of frequencies that encode a lag, each as sine and cosine.
         width: width of the filter network F.
         frequency: initial factor w in the activations sin(w x) of F.
         fast: fraction of the longest input after which exp(-r t) is 0.01 in the channel with the fastest decay.

@@ -3,7 +3,7 @@
 The memory P [M, H Dh] of the first layer is a parameter. Each layer passes P + P' to the next layer, which applies its
 layer norm: the paper's P <- LN(P + P'). The first layer applies its norm to the parameter, as in the authors' code. As
 in the paper, P' has no output projection, and each attention uses one projection for both keys and values. The
-attention weights take O(L M H) memory.
+attention weights are O(L M H) numbers.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """Mega: one head of attention whose queries, keys and gates read an exponential moving average of the input.
 
-X' = EMA(X): each channel has n damped averages h_i = a beta x_i + (1 - a d) h_{i-1}, and x'_i = g . h_i (eq. 5, 6).
-Without causality, X' also includes averages from right to left. Z = swish(X' W), Q = c_q Z + b_q and K = c_k Z + b_k of
-width z, V = swish(X W_v), and the bias b of the scores depends on i - j (eq. 9-15). The residual connection of the
-block adds the output to X.
+X' = EMA(X): each channel has n damped averages h_i = a beta x_i + (1 - a d) h_{i-1}, and x'_i is g . h_i / sqrt(n)
+(eq. 5, 6). Without causality, X' also includes averages from right to left. Z = swish(X' W) has width z. The queries
+are Q = c_q Z + b_q, the keys K = c_k Z + b_k, and the values V = swish(X W_v). The bias b of the scores depends on
+i - j (eq. 9-15). The residual connection of the block adds the output to X.
 """
 
 import math
@@ -90,7 +90,7 @@ class Mega(Mixer):
     def average(self, x: Tensor) -> Tensor:
         """Return X' [B, L, D], the moving averages of x [B, L, D]."""
         a = self.keep.sigmoid()
-        # a d, clamped below 1 even if both sigmoids round to 1, so that log1p is finite.
+        # Clamp a d below 1, so that log1p is finite even if both sigmoids round to 1.
         taken = (a * self.damp.sigmoid()).clamp(max=1 - torch.finfo(a.dtype).eps / 2)
         rate = torch.log1p(-taken)  # [directions, D, n]
         rate, c = torch.complex(rate, torch.zeros_like(rate)), a * self.expand * self.reduce * self.averages**-0.5 / 2

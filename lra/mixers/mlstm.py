@@ -92,7 +92,7 @@ def gated_memory(q: Tensor, k: Tensor, v: Tensor, log_in: Tensor, log_decay: Ten
 def largest(log_in: Tensor, log_keep: Tensor) -> Tensor:
     """Return the logarithm m [..., L] of each state's divisor: m_i = max(m_{i-1} + log_keep_i, log_in_i, 0), m_0 = 0.
 
-    The divisor cancels in h, and with it no exponential is above 1. log_in and log_keep are [..., L]. Sums over
+    The divisor cancels in h and keeps every exponential at most 1. log_in and log_keep are [..., L]. Sums over
     positions are in float64, because large sums cancel in the result.
     """
     kept = cumulative_sum(log_keep.double(), -1)

@@ -89,8 +89,8 @@ class Nystromformer(Attention):
 def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
     """Return Moore-Penrose inverses of matrices [..., m, m] whose rows sum to 1 or are zero, by the paper's iteration.
 
-    The initial value depends only on the norms of the matrix, so an output does not depend on other documents; the
-    authors' code uses the maximum of the norms over the batch.
+    The initial value is divided by norms of the same matrix, so an output does not depend on other documents; the
+    authors' code divides by the maxima of these norms over the batch.
     """
     # The paper divides by the largest column sum and the largest row sum. The latter is 1.
     largest_column_sum = matrix.sum(dim=-2).amax(dim=-1).clamp(min=1)  # below 1 only where all rows are zero

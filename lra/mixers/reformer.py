@@ -1,8 +1,8 @@
 """LSH attention of the Reformer: queries are hashed, and a query attends to keys with the same or a near hash.
 
 Queries also serve as keys: k_j = q_j / |q_j|. In each round the hash h(q) = argmax [qR; -qR], with R [Dh, n / 2] drawn
-from a standard normal, gives one of n = 2 Lmax / c buckets; Lmax is the length of the longest input. Positions are
-sorted by (bucket, position) and cut into chunks of c. A query attends to the keys of its chunk and of the previous
+from a standard normal, gives one of n = 2 ceil(Lmax / c) buckets; Lmax is the length of the longest input. Positions
+are sorted by (bucket, position) and cut into chunks of c. A query attends to the keys of its chunk and of the previous
 chunk; the key of its own position counts only if there is no other. A key that is read in several rounds counts once:
 in each of them, log(number of these rounds) is subtracted from its score. The memory is O(H rounds L c).
 
@@ -70,7 +70,7 @@ class Reformer(Mixer):
         self.redraw_every = redraw_every
         self.scale = scale_of(config, scale)
         self.info = info_of(self, scale, hashes=hashes, chunk=self.chunk)
-        half = -(-config.max_positions // self.chunk)  # half the number of buckets, n / 2 = Lmax / c
+        half = -(-config.max_positions // self.chunk)  # n / 2, half the number of buckets
         self.register_buffer("rotations", torch.randn(config.heads, config.head_dim, hashes, half))
         self.commutes = half == 1
         self.full_pattern = half == 1 and not within_bucket

@@ -48,7 +48,7 @@ class Retention(Attention):
         self.gate = project_in(config)
         self.norm_eps = norm_eps
         self.scan = Scan("simple_gla", backend)
-        backwards = () if config.causal else ("the paper is causal; here a backward pass reads later positions",)
+        backwards = () if config.causal else ("the paper is causal; here a second scan reads later positions",)
         deviations = (*self.info.deviations, *backwards)
         self.info = replace(self.info, scale=config.head_dim**-0.5, deviations=deviations)
         log_decay = [math.log1p(-(2.0 ** (-5 - head))) for head in range(config.heads)]

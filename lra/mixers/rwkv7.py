@@ -40,8 +40,9 @@ class Rwkv7(Recurrent):
         deviations=(
             "values are not mixed with those of the first layer",
             "the projections are computed in full precision under bf16",
-            "initially the weights of the previous token are uniform, the biases of w evenly spaced from −6 to 1, "
-            "those of a 0, ξ = 0.85, α = 1, ρ = 0, and projections as PyTorch initialises them; in the authors' code "
+            "initially the weights of the previous token are uniform, the biases of w are evenly spaced from −6 to 1, "
+            "those of a are 0, ξ = 0.85, α = 1, ρ = 0, and projections start as PyTorch initialises them; in the "
+            "authors' code "
             "those weights, biases, ξ and the norm's weights depend on channel and layer, α = 1.02, ρ = −0.04, the "
             "projections to r, k and v and the second one of each low-rank network are orthogonal, and the first one "
             "of each and the output projection are 0",

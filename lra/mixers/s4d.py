@@ -1,8 +1,8 @@
 """S4D: a diagonal state space model s' = A s + B u, y = 2 Re C s in each channel, discretised by zero-order hold.
 
 It is computed as a convolution. The N modes form conjugate pairs, and one mode of each pair has parameters. B is
-trained, or fixed at 1 because only its product with C matters. In the formula C_n is this product
-B_n C_n, and B-bar_n is (exp(dt A_n) - 1) / A_n. The parameter of Re A is log(-Re A), so every mode decays. Without
+trained, or fixed at 1 because only its product with C matters. In the formula of `info`, C_n stands for the product
+B_n C_n, and B-bar_n for (exp(dt A_n) - 1) / A_n. The parameter of Re A is log(-Re A), so every mode decays. Without
 causality a second kernel, with the same modes and a separate C, reads later positions; lag 0 belongs to the first
 kernel.
 """

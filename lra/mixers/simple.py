@@ -5,10 +5,10 @@ sums over positions j <= i with the same scale.
 
 There are two forms, equal up to rounding. The textbook form projects X to q, k, v. The Gram form computes the state of
 a head as K^T V = W_k (X^T X) W_v^T and the output as Q (K^T V) = X (W_q^T K^T V). So a layer has only two products of
-size L x D x D, for any number of heads, and the output projection is folded into the matrix W_q^T K^T V. The mean of X
-is subtracted before X^T X is computed, so that a vector shared by all positions costs no precision. Under autocast the
-factors of these two products are in bf16; on a CPU, so are the factors of the two D x D x D products per document. The
-state K^T V is in fp32 or higher. The products are defined in `lra.ops.gram`.
+size L x D x D, for any number of heads. With dropout on the state, the output projection is folded into the matrix
+W_q^T K^T V. The mean of X is subtracted before X^T X is computed, so that a vector shared by all positions costs no
+precision. Under autocast the factors of the two large products are in bf16; on a CPU, so are the factors of the two
+D x D x D products per document. The state K^T V is in fp32 or higher. The products are defined in `lra.ops.gram`.
 
 Source:
     Yorsh et al. 2022, SimpleTRON, section 3.
@@ -33,7 +33,7 @@ WORTH = 16  # minimum L / D for the Gram form on a GPU; for shorter inputs it mo
 class Simple(Attention):
     """Attention without softmax.
 
-    The Gram form computes with the weights of the projections directly, so hooks on them do not always run.
+    The Gram form uses the weights of the projections without calling these modules, so their hooks may not run.
 
     Args:
         scale: factor of K^T V: 1/sqrt(max_positions) (`length`), 1/sqrt(n) for n real positions (`valid`),

@@ -1,8 +1,9 @@
 """Sparse Sinkhorn attention: blocks of keys are sorted by a learned soft permutation P.
 
-There are N = L / b blocks of b positions. The sorting logits are R = s W_s plus noise, with a learned W_s [H, Dh, N],
-where s_n is the sum of the keys of the real tokens in block n. A query of block n attends to the keys of block n and to
-the n-th sorted block, the sum of all blocks weighted by row n of P. The memory is O(H (L b + N^2)).
+There are N = L / b blocks of b positions. The sorting logits are R = s W_s plus noise, where s_n is the sum of the keys
+of the real tokens in block n, and W_s has the first N columns of a learned matrix for the longest input. A query of
+block n attends to the keys of block n and to the n-th sorted block, the sum of all blocks weighted by row n of P. The
+memory is O(H (L b + N^2)).
 """
 
 from dataclasses import replace
@@ -23,8 +24,8 @@ LINEAR_FROM = 32  # minimum b for `linear_memory`: for smaller b, N^2 dominates 
 class Sinkhorn(Attention):
     """Attention within blocks and to sorted blocks.
 
-    Blocks without a real token are not sorted. A position of a sorted block is masked if it has no weight from a real
-    token.
+    Blocks without a real token are not sorted. A position of a sorted block is masked if no real token contributes to
+    its key.
 
     Args:
         block: b, the number of positions in a block.

@@ -41,7 +41,7 @@ Samples = Annotated[int, Field(ge=2)]
 
 
 def spectral_info(formula: str, angles: str, reference: str, complexity: str = "L D M, M features") -> MixerInfo:
-    """Return the `info` of a class; `formula` is RKS or PRF, and `angles` the argument of its cosine or exponential."""
+    """Return the `info` of a class; `formula` is RKS or PRF, and `angles` is the text for x' Omega in it."""
     paper = "Chowdhury et al. 2022, On Learning the Transformer Kernel"
     return MixerInfo(
         paper=paper,
@@ -87,7 +87,7 @@ class Spectral(KernelAttention, abstract=True):
 
     Args:
         redraw_every: number of training steps between two draws.
-        settings: values of the names in the formula's braces other than `samples` and `size`.
+        settings: further values, besides `samples` and `size`, that replace names in braces in `info.formula`.
     """
 
     commutes = True
@@ -216,7 +216,7 @@ class FastfoodPrf(Prf):
 
 
 class GenerativeRks(Rks):
-    """RKS with frequencies omega = G(noise), noise ~ N(0, I), of a small network G shared by the heads; |omega_i| < 1.
+    """RKS with frequencies omega = G(noise), noise ~ N(0, I), |omega_i| < 1; the heads share the small network G.
 
     Args:
         noise_width: input width of G, as a multiple of Dh.
@@ -374,7 +374,7 @@ def scaled(x: Tensor) -> Tensor:
 
 
 def rks(x: Tensor, omega: Tensor, samples: int, smoothing: float) -> Tensor:
-    """Return the features [cos, sin](x Omega) / sqrt(samples) and `smoothing` [..., 2 n + 1]; Omega [..., Dh, n]."""
+    """Return [cos, sin](x Omega) / sqrt(samples) and `smoothing`, joined to [..., 2 n + 1]; Omega is [..., Dh, n]."""
     return _Waves.apply(x @ omega, samples**-0.5, smoothing)
 
 

@@ -4,8 +4,8 @@ factorized   S_h = A_h B_h^T, A and B [Lmax, k]
 random       S_h = R_h, a table [Lmax, Lmax]
 dense        S_h,i = W2 relu(W1,h x_i), W2 [Lmax, Dh] for all heads
 
-With `dot_product` the scores are S + Q K^T scale, the paper's mixture. Tables are cut to the L positions of an input,
-and padded keys are masked. Training takes O(L^2 H) memory.
+With `dot_product` the scores are S + Q K^T scale, the paper's mixture. A, B, R and W2 are cut to the L positions of an
+input, and padded keys are masked. Training takes O(L^2 H) memory.
 """
 
 from dataclasses import replace

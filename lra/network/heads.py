@@ -19,8 +19,8 @@ from lra.ops.device import at_least_float32
 def head_of(spec: TaskSpec, architecture: Architecture) -> nn.Module:
     """Create the head that maps features to logits.
 
-    The head reads vectors of positions [..., D] if the task predicts positions, the vector of the last position [B, D]
-    if the task reconstructs its input, and otherwise `pair_features` of pooled documents.
+    The head reads `pair_features` of pooled documents if the objective is `classify`, the vector of the last position
+    [B, D] if it is `reconstruct`, and otherwise the vectors of positions [..., D].
     """
     dim, interaction = architecture.dim, architecture.pair_features == "interaction"
     if interaction and spec.documents != 2:
@@ -35,7 +35,8 @@ def head_of(spec: TaskSpec, architecture: Architecture) -> nn.Module:
 class Reconstruction(nn.Module):
     """Head that predicts the token of each position from one vector plus the position's sinusoids.
 
-    As in MAD (Poli et al. 2024), but with the hidden layers of `document_head` instead of two of the model's width.
+    MAD (Poli et al. 2024) has the same head, but with two hidden layers of the model's width instead of those of
+    `document_head`.
     """
 
     positions: Tensor  # [L, D]
@@ -92,7 +93,7 @@ def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
 
 
 def pair_features(documents: Tensor, interaction: bool) -> Tensor:
-    """Join documents [B, P, D] to [B, P D]; with `interaction` join two, u and v, to [u, v, u v, u - v] [B, 4 D]."""
+    """Join documents [B, P, D] to [B, P D]; with `interaction` join each pair u, v to [u, v, u v, u - v] [B, 4 D]."""
     if not interaction:
         return documents.flatten(1)
     first, second = documents.unbind(1)

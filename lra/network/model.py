@@ -172,7 +172,7 @@ class Model(nn.Module):
 
 
 def _redraw_linear_layers(model: Model) -> None:
-    """Draw the weights of all linear layers by Xavier's uniform rule, and set their biases to zero.
+    """Draw the weights of linear layers by Xavier's uniform rule, except in the head, and set their biases to zero.
 
     The weights of the head are drawn with variance 1 / in_features, as in Google's code, from a normal truncated at
     two standard deviations. Parameters in `Mixer.own_values` are not changed.

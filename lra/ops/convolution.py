@@ -3,7 +3,7 @@
 A mode is one complex state s with its rate, Re rate < 0. The causal forms are exactly causal. A Fourier transform over
 all positions would not be, because its rounding errors would carry later inputs into earlier outputs.
 Legend: B batch, L positions, D or C channels, N modes; from and to: positions of an input and an output in a chunk.
-In shapes such as [N, from 2, to], `from 2` is one axis of size 2 from.
+In shapes such as [N, from 2, to], `from 2` is one axis of size 2 * from.
 """
 
 import torch
@@ -21,8 +21,8 @@ SHORT = 16  # number of positions in a chunk of `diagonal_scan`
 def short_convolution(x: Tensor, weight: Tensor, later: int = 0) -> Tensor:
     """Compute y_i = sum_l weight[:, -1 - l] x_{i + later - l} in each channel.
 
-    x [B, L, C], zero outside of its L positions, weight [C, taps] -> y [B, L, C]; `later`: number of later positions
-    that an output reads.
+    x [B, L, C], weight [C, taps] -> y [B, L, C]. Outside of its L positions x is read as zero. `later`: number of later
+    positions that an output reads.
     """
     if x.device.type == "cuda":  # cuDNN's deterministic kernels for depthwise convolutions take seconds
         return sum_of_shifted(pad(x, (0, 0, weight.shape[1] - 1 - later, later)), weight)
@@ -141,8 +141,8 @@ def causal_convolution(x: Tensor, kernel: Tensor) -> Tensor:
 def mode_kernel(rate: Tensor, c: Tensor, length: int, step: int) -> Tensor:
     """Compute the kernels 2 Re sum_n c_n exp(rate_n l) for l < length.
 
-    With l = a step + b, exp(rate_n l) is exp(rate_n a step) times exp(rate_n b), each read from a short table, so that
-    no tensor [D, N, length] is formed.
+    With l = a * step + b, exp(rate_n l) is exp(rate_n * a * step) times exp(rate_n * b). Each of these factors is read
+    from a short table, so that no tensor [D, N, length] is formed.
 
     rate [D, N] and c [directions, D, N], complex -> [directions, D, length]; `step`: number of values of b, fastest
     near the square root of the length.
@@ -176,7 +176,7 @@ def convolve_modes(x: Tensor, rate: Tensor, c: Tensor) -> Tensor:
         y, states = (chunks @ torch.cat([inside, last], dim=-1)).split([width, last.shape[-1]], dim=-1)
         # [D, B, chunks, N]
         states = torch.view_as_complex(states.unflatten(-1, (-1, 2)).contiguous()).unflatten(1, (batch, -1))
-        # States at the end of the previous chunk [D, B chunks, N].
+        # `before` [D, B chunks, N] holds, for each chunk, the states at the end of the previous chunk.
         before = accumulate(pad(states[:, :, :-1], (0, 0, 1, 0)), rate * width).flatten(1, 2)
         read = (2 * c * rate.exp()).unsqueeze(-1) * mode  # [D, N, to]: decay from the previous chunk's end
         y = y + real_product(before, read)
@@ -196,9 +196,9 @@ def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
     chunks = rows.T.contiguous().view(modes, batch, -1, SHORT, 2)  # [N, B, chunks, SHORT, 2]
     lags = torch.arange(SHORT + 1, device=u.device)
     decay = powers(rate, lags)  # [N, SHORT + 1]
-    # A complex factor a + i b as a real matrix: [Re z, Im z] @ [[a, b], [-b, a]] is [Re, Im] of z (a + i b).
+    # Write a complex factor a + i b as a real matrix: [Re z, Im z] @ [[a, b], [-b, a]] is [Re, Im] of z (a + i b).
     factors = torch.stack([torch.view_as_real(decay), torch.view_as_real(1j * decay)], dim=-2)  # [N, SHORT + 1, 2, 2]
-    # Indices [from, to] into the factors with SHORT - 1 zeros in front; negative lags read these zeros.
+    # Convert lags [from, to] to indices into the factors after SHORT - 1 zeros; negative lags read these zeros.
     lags = lags[:SHORT] - lags[:SHORT].unsqueeze(-1) + SHORT - 1
     by_lag = pad(factors[:, :SHORT], (0, 0, 0, 0, SHORT - 1, 0))[:, lags]  # [N, from, to, 2, 2]
     inside, from_state, states = [], [], []

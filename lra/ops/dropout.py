@@ -1,8 +1,9 @@
 """Draw training noise as a pure function of (seed, step, layer, document, head, row, column).
 
 A row is a position or a query, a column a channel or a key. Noise does not depend on padding, packing or
-micro-batches, and a resumed run needs no random state. A CPU compares 16-bit numbers of a random generator with a
-threshold. Accelerators and compiled blocks compare a 32-bit hash of the coordinates with a threshold instead.
+micro-batches, and a resumed run needs no random state. On a CPU, dropout compares 16-bit numbers of a random
+generator with a threshold. Accelerators, compiled blocks, the gathered keys of sparse attention and Gumbel noise use a
+32-bit hash of the coordinates instead.
 Legend: B documents, H heads, L positions, F channels, m keys, R rows of a packed batch.
 """
 
@@ -20,7 +21,7 @@ from lra.ops.device import to_device
 from lra.ops.packing import Packed
 
 PIECE = 1 << 16  # number of values whose noise a CPU draws at a time
-LEVELS = 1 << 16  # on a CPU dropout probabilities are multiples of 1 / LEVELS
+LEVELS = 1 << 16  # dropout probabilities are multiples of 1 / LEVELS if a CPU draws 16-bit numbers
 # Number of 64-bit draws from the start of one row of attention weights to the next; odd, because with an even number
 # the lowest bit of the generator's state would be the same at the start of all rows.
 JUMP = 0x9E3779B97F4A7C15
@@ -80,10 +81,10 @@ class Keyed(nn.Module):
 class Dropout(Keyed):
     """Layer that in training zeroes values of x with probability p and scales the others by 1 / (1 - p).
 
-    With `over="channels"` whole channels of x [B, L, F] are set to zero (Tompson et al. 2015). On a CPU the probability
-    is rounded to a multiple of 1 / 65536, but the scale is computed from the unrounded p. At p = 0.1 the mean of the
-    output is therefore 0.9999932 times the mean of the input. Another rounding would need a new
-    `lra.core.streams.NOISE_VERSION`.
+    With `over="channels"` whole channels of x [B, L, F] are set to zero (Tompson et al. 2015). On a CPU, unless
+    noise is hashed, the probability is rounded to a multiple of 1 / 65536, but the scale is computed from the unrounded
+    p. At p = 0.1 the mean of the output is then 0.9999932 times the mean of the input. Another rounding would need a
+    new `lra.core.streams.NOISE_VERSION`.
     """
 
     def __init__(self, p: float, over: Over = "values") -> None:

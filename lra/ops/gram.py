@@ -51,7 +51,7 @@ class Moments(torch.autograd.Function):
     def backward(ctx, by_mean: Tensor, by_gram: Tensor) -> tuple[Tensor, None]:
         x, key_mask, mean = ctx.saved_tensors
         twice = (by_gram + by_gram.mT).to(x.dtype)  # [B, D, D]
-        # The gradient of x_j is (x_j - m) twice + by_mean / count; the terms without x_j are equal for all positions.
+        # The gradient of x_j is (x_j - m) @ twice + by_mean / count; the terms without x_j are equal for all positions.
         shared = by_mean.unsqueeze(1) / ctx.count - mean @ twice.double()  # [B, 1, D]
         return zero_padding_(torch.baddbmm(shared.to(x.dtype), x, twice), key_mask), None
 
@@ -67,7 +67,7 @@ def zero_padding_(x: Tensor, key_mask: Tensor | None) -> Tensor:
 
 
 def mean_of_real(x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """Return the mean [B, 1, D] of the real positions of x [B, L, D]; zero for documents without any."""
+    """Return the mean [B, 1, D] of the real positions of x [B, L, D]; zero if a document has no real positions."""
     if key_mask is None:
         return x.mean(dim=1, keepdim=True)
     real = key_mask.unsqueeze(-1)

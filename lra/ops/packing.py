@@ -30,7 +30,7 @@ class Packed:
     position: Tensor  # [R] int32, position of a row in its document
     first: Tensor  # [B] `starts` on the device
     pieces: Tensor  # [S + 1] int32, first row of each piece, then R
-    first_pieces: Tensor  # [S + 1] int32, number of documents that begin before each row of `pieces`
+    first_pieces: Tensor  # [S + 1] int32, number of documents that begin before each row listed in `pieces`
     mask: Tensor  # [B, N] True at real positions
     chunk_mask: Tensor  # [C, CHUNK] True at real positions
     indices: Tensor  # [C] index of a chunk among the chunks of the padded batch
@@ -82,7 +82,7 @@ class Packed:
         return _Firsts.apply(x, self.first, self.document, self.position)
 
     def by_chunk(self, x: Tensor) -> Tensor:
-        """Group rows by chunk: [R, H, D] -> [C, H, CHUNK, D], or one row per document: [B, H, D] -> [B, H, 1, D]."""
+        """Group rows by chunk, [R, H, D] -> [C, H, CHUNK, D]; for one row per document, [B, H, D] -> [B, H, 1, D]."""
         return x.unflatten(0, (-1, 1 if len(x) == len(self.mask) else CHUNK)).transpose(1, 2)
 
     def by_row(self, x: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ def decayed_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, chunk: i
     -> y [..., L, N]. `chunk`: number C of positions in a chunk, used only with a decay shared by all channels.
     """
     length = q.shape[-2]
-    # `channel_scores` needs a power of 2.
+    # `channel_scores` needs chunks whose length is a power of 2.
     chunk = min(chunk, length) if log_decay.shape[-1] == 1 else min(SMALL_CHUNK, 1 << (length - 1).bit_length())
     return by_tiles(_with_decays, chunk, q, k, v, log_decay)
 
@@ -162,7 +162,7 @@ def _with_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> t
     if g.shape[-1] == 1:
         between, since, until = head_decays(g)
         scores, reads, writes, kept = q @ k.mT * between, q * since, k * until, since[..., -1:, :]
-    else:  # channel_scores has axes for several queries and keys of each position; here it is one each
+    else:  # `channel_scores` has axes for several queries and keys of each position; here they have size 1
         scores, reads, writes, kept = channel_scores(q.unsqueeze(-3), k.unsqueeze(-3), g)
         scores, reads, writes = scores.squeeze((-4, -3)), reads.squeeze(-3), writes.squeeze(-3)
     before = []  # the state before each chunk
@@ -204,8 +204,8 @@ def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         since: [..., C, 1], decay from the chunk's start through each position.
         until: [..., C, 1], decay after each position to the chunk's end.
     """
-    # In float64, so that differences of sums keep all digits of fp32 after a strong decay, and so that the two terms of
-    # each diagonal entry of `between` cancel in the gradient of g.
+    # Sum in float64, so that differences of sums keep all digits of fp32 after a strong decay, and so that the two
+    # terms of each diagonal entry of `between` cancel in the gradient of g.
     within = cumulative_sum(g.double(), -2)  # [..., C, 1]
     later = torch.ones(g.shape[-2], g.shape[-2], dtype=torch.bool, device=g.device).triu(1)
     apart = (within - within.mT).to(g.dtype)  # [..., C, C]; above the diagonal it is not a decay
@@ -240,7 +240,7 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
     rows = [torch.ones_like(first)]
     for decay in others:
         rows.append(rows[-1] * decay)
-    within = torch.stack(rows, dim=-2).unsqueeze(-4)  # [..., 1, blocks, size, M], since the block's first position
+    within = torch.stack(rows, dim=-2).unsqueeze(-4)  # [..., 1, blocks, size, M], decays after a block's position 0
     reads = q.unflatten(-2, (-1, size)) * within  # [..., P, blocks, size, M]
     writes = k.unflatten(-2, (-1, size)) / within  # [..., R, blocks, size, M]
     scores = (reads.unsqueeze(-4) @ writes.unsqueeze(-5).mT).tril()  # [..., P, R, blocks, size, size]

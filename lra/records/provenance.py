@@ -22,7 +22,7 @@ def now() -> str:
 
 
 def environment(data_digest: str | None, device: str) -> dict[str, Any]:
-    """Return, by name, what can change bits of a result besides the configuration: data digest, versions, hardware."""
+    """Return the conditions, besides the configuration, that can change bits of a result: data, versions, hardware."""
     import torch
 
     return {
@@ -57,8 +57,8 @@ def provenance(config: dict, data_digest: str | None, device: str, precision: st
 def _commit() -> dict[str, Any]:
     """Return `commit` and `dirty` of the checkout from which this code runs.
 
-    `dirty` is True if the code or the configuration has uncommitted changes. For an installed package, `commit` is the
-    version.
+    `dirty` is True if the code or the option files in conf/ have uncommitted changes. For an installed package,
+    `commit` is the version.
     """
     if not (paths.CHECKOUT / ".git").exists():
         return {"commit": f"lra {__version__}, installed", "dirty": None}

@@ -248,7 +248,7 @@ def unsigned(values: Any) -> dict[str, Any]:
 
 
 def signed(values: dict[str, Any]) -> dict[str, Any]:
-    """Return `values` with `schema` and `sha256`, the digest of all other entries; non-finite numbers become None."""
+    """Return `values` with `schema` and `sha256` (digest of all other entries); non-finite numbers become None."""
     whole = finite({**values, "schema": SCHEMA})
     return {"sha256": digest(whole), **whole}
 
@@ -264,7 +264,7 @@ def sha256(folder: Path, *names: str) -> dict[str, str]:
 
 
 class DeclaredCell(BaseModel):
-    """A cell of a sweep: the seeds to train and the row of the report to compare it with."""
+    """A cell of a sweep, with the seeds to train and the row of the report with which the cell is compared."""
 
     model_config = ConfigDict(strict=True)
 

@@ -2,7 +2,7 @@
 
 `runs.jsonl` has one line per run: `{"run": folder, "record": {...}, "metrics": [...]}`, where `run` is the path of the
 run's folder relative to the results folder. A first line `{"sweep": {...}}` has the content of `sweep.json`, if any.
-`predictions.npz` has the predicted classes of each run under the same path, and the labels of each test split under
+`predictions.npz` has the predicted classes of each run under its path `run`, and the labels of each test split under
 `labels/DIGEST`, where DIGEST is the SHA-256 of the data.
 """
 
@@ -57,9 +57,9 @@ def read_runs(folder: Path) -> list[Run]:
     """
     if not folder.exists():
         raise UserError(f"{folder}: no such folder")
-    place = folder if folder.is_dir() else folder.parent
-    runs = _kept(place)
+    runs = _kept(folder if folder.is_dir() else folder.parent)
     if folder.is_dir():
+        # Path.rglob does not follow links to folders, which users make to gather runs from several disks.
         loose = [Path(place) for place, _, names in os.walk(folder, followlinks=True) if RECORD in names]
         runs |= {run.name: run for run in (_loose(path, folder) for path in loose)}
     if not runs:
@@ -79,10 +79,7 @@ def _loose(folder: Path, results: Path) -> Run:
 
 
 def _kept(folder: Path) -> dict[str, Run]:
-    """Return {name: run} for the runs in `runs.jsonl`, with predictions if `predictions.npz` has them.
-
-    If `runs.jsonl` does not exist, the result is {}.
-    """
+    """Return the runs in `runs.jsonl` by name, with predictions if `predictions.npz` has them; {} without the file."""
     path, answers = folder / RUNS, folder / KEPT_PREDICTIONS
     if not path.exists():
         return {}
@@ -123,11 +120,16 @@ def keep_runs(folder: Path, runs: Iterable[Run]) -> None:
 def unpack(run: Run, folder: Path) -> None:
     """Write record, metrics and predictions of a kept run into a folder. Raises UserError."""
     if run.predictions is not None:
-        buffer = io.BytesIO()
-        np.save(buffer, run.predictions)
-        write_atomic(folder / PREDICTIONS, buffer.getvalue())
+        write_array(folder / PREDICTIONS, run.predictions)
     write_atomic(folder / METRICS, "".join(json.dumps(line) + "\n" for line in run.metrics).encode())
-    run.record.write(folder)
+    run.record.write(folder)  # last, because a folder with a record counts as complete
+
+
+def write_array(path: Path, values: np.ndarray) -> None:
+    """Write an array as a .npy file."""
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    write_atomic(path, buffer.getvalue())
 
 
 def read_kept(path: Path) -> Run:

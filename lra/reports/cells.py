@@ -3,11 +3,12 @@
 A column holds the results of one task; a cell holds the seeds of one system in a column, with their statistics.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from statistics import fmean
+from statistics import fmean, median_low
 from typing import Any
 
 import pandas as pd
@@ -16,7 +17,7 @@ from lra.core.console import plural
 from lra.core.errors import printable
 from lra.reports.frame import CELL, COLUMN, baselines, declared_reference, present
 from lra.reports.published import Published, PublishedTable
-from lra.reports.statistics import Comparison, compare, holm, median_steps, summarise
+from lra.reports.statistics import Comparison, compare, holm, summarise
 
 VANILLA = ("softmax", "transformer")  # attention and variant of the Transformer
 RATE = re.compile(r"\btrain\.lr=\S+ ?")
@@ -36,6 +37,7 @@ class Cell:
         finished: the rows of `frame` that have a score.
         records: records of the runs that exist, finished or not.
         base: name of the system without settings in brackets.
+        without_rate: attention, variant and settings other than the learning rate.
         lr: learning rate of all seeds; None if they differ.
         best_rate: False if the same system has a better validation result with another learning rate, else True; None
             if no system of the column was trained with several learning rates.
@@ -49,15 +51,15 @@ class Cell:
         self.frame, self.finished = frame, frame[frame.score.notna()]
         self.system, self.attention, self.variant, self.settings = first[["system", "attention", "variant", "settings"]]
         self.base = self.system.removesuffix(f" ({self.settings})")
+        self.without_rate = self.attention, self.variant, RATE.sub("", self.settings).strip()
         self.records = [run.record for run in present(frame)]
-        self.metric = self.records[0].metric if self.records else "accuracy"
         self.order = published.order(self.attention, self.variant, self.settings)
         self.complexity = published.complexity(self.attention)
         self.published = source.number(self.system, first.task) if source else None
         self.published_mean = source.number(self.system, first.task, "mean") if source else None
         self.published_source = source.name if source else None
         self.scores = self.finished.score.tolist()
-        self.summary = summarise(self.scores, lower_is_better=self.metric == "perplexity")
+        self.summary = summarise(self.scores, lower_is_better="perplexity" in frame.metric.values)
         self.majority_class = int(self.finished.majority_class.sum())
         rates, validated = frame.lr.dropna().unique(), self.finished.best_val.dropna()
         self.lr = float(rates[0]) if len(rates) == 1 else None
@@ -65,7 +67,17 @@ class Cell:
         self.is_own = any(record.row for record in self.records)  # the attention is a user's class
         self.is_pretrained = any(record.config.get("pretrain") for record in self.records)
         self.is_initialised = any(record.config.get("init") for record in self.records)
-        self.goal, self.ran, self.solved, self.median_steps = self._goal()
+        self.goal = self.records[0].goal if self.records else None  # all runs of a cell have one goal
+        self.ran: int | None = None
+        self.solved: int | None = None
+        self.median_steps: float | None = None
+        if self.goal is not None:
+            # a diverged seed counts as unsolved, but there is no median while failed or missing seeds can be rerun
+            ended = frame[frame.status.isin(["finished", "diverged"])]
+            steps = ended.steps.where(ended.solved.astype(bool), math.inf)
+            self.ran, self.solved = len(ended), int(ended.solved.sum())
+            if 2 * self.solved >= len(frame) == self.ran:
+                self.median_steps = median_low(steps)
         self.best_rate: bool | None = None
         self.untuned = False
         self.reference: Cell | None = None
@@ -83,20 +95,6 @@ class Cell:
     def verdict(self) -> str | None:
         """Result of the comparison, such as `better`, from its corrected p-value; None if there is no comparison."""
         return self.comparison.word(self.p_holm) if self.reference else None
-
-    def _goal(self) -> tuple[float | None, int | None, int | None, float | None]:
-        """Return (goal, number of seeds that ended, number that reached the goal, median steps to it).
-
-        All are None unless the runs have one common goal.
-        """
-        goals = {record.goal for record in self.records} - {None}
-        if len(goals) != 1:
-            return None, None, None, None
-        # a diverged seed counts as unsolved, but there is no median while failed or missing seeds can be rerun
-        ended = self.frame[self.frame.status.isin(["finished", "diverged"])]
-        steps = [row.steps if row.solved else None for row in ended.itertuples()]
-        median = median_steps(steps) if len(ended) == len(self.frame) else None
-        return goals.pop(), len(ended), sum(count is not None for count in steps), median
 
     @property
     def problems(self) -> str:
@@ -172,22 +170,35 @@ class Column:
     def __init__(self, frame: pd.DataFrame, published: Published) -> None:
         self.frame = frame
         self.name, self.short, self.task = frame[["column", "short", "task"]].iloc[0]
-        runs, source = present(frame), published.source(self.task)
-        self.metric = runs[0].record.metric if runs else "accuracy"
+        records, source = [run.record for run in present(frame)], published.source(self.task)
+        self.metric = records[0].metric if records else "accuracy"
         self.lower_is_better = self.metric == "perplexity"
         self.cells = [Cell(cell, published, source) for _, cell in frame.groupby(CELL, sort=False)]
         # a baseline of our runs replaces a published one of the same name
         known = published.baselines.get(self.task, {}) | baselines(frame)
         self.baselines = {name: known[name] for name in sorted(known)}
-        self.notes = list(self._notes(source))
+        self.notes = [f"data: {self.task}"] if self.task.casefold() != self.short.casefold() else []
+        if seen := max((record.test_in_train or 0 for record in records), default=0):
+            self.notes.append(f"{seen:.1f} % of the test examples are also in the training set")
+        if source is not None and any(cell.published is not None for cell in self.cells):
+            others = _other_settings(source, self.task, [record.config for record in records])
+            self.notes.append(f"published numbers: {source.name} ({source.numbers}){others}")
         # built-in systems have tuned learning rates, which may not suit a user's system
         rates = {cell.lr for cell in self.cells if not cell.is_own and cell.lr is not None}
-        chosen = self._by_rate()
+        chosen = self._chosen()
         for cell in self.cells:
             cell.best_rate = cell in chosen if len(chosen) < len(self.cells) else None
             cell.untuned = cell.is_own and cell.lr in rates
         # only the best rates are tested, because each further test makes Holm's correction stricter
-        self._compare(chosen)
+        name, margin = declared_reference(frame)
+        for cell in chosen:
+            other = reference(cell, chosen, name)
+            if other is not None and other is not cell:
+                cell.reference = other
+                cell.comparison = compare(cell.scores, other.scores, margin, lower_is_better=self.lower_is_better)
+        tested = {cell: cell.comparison.p for cell in chosen if cell.comparison.p is not None}
+        for cell, p in zip(tested, holm([*tested.values()]), strict=True):
+            cell.p_holm = p
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:
@@ -201,38 +212,15 @@ class Column:
         trivial = [{"system": name, "mean": mean, "kind": "baseline"} for name, mean in self.baselines.items()]
         return pd.DataFrame([{**names, "kind": "system", **row} for row in (*(c.row() for c in self.cells), *trivial)])
 
-    def _by_rate(self) -> list[Cell]:
-        """Return the cells, but of those that differ only in learning rate only the one with the best validation."""
-        groups: dict[tuple[str, str, str], list[Cell]] = {}
-        for cell in self.cells:
-            groups.setdefault((cell.attention, cell.variant, RATE.sub("", cell.settings).strip()), []).append(cell)
+    def _chosen(self) -> list[Cell]:
+        """Return the cells; of cells that differ only in the learning rate, return the one with the best validation."""
         best, chosen = min if self.lower_is_better else max, []
-        for group in groups.values():
-            tried = {cell: cell.best_val for cell in group if cell.best_val is not None}
-            chosen += [best(tried, key=tried.__getitem__)] if len(group) > 1 and tried else group
-        return [cell for cell in self.cells if cell in chosen]
-
-    def _compare(self, cells: list[Cell]) -> None:
-        """Set reference, comparison and Holm-corrected p-value of each cell in `cells`."""
-        name, margin = declared_reference(self.frame)
-        for cell in cells:
-            other = reference(cell, cells, name)
-            if other is not None and other is not cell:
-                cell.reference = other
-                cell.comparison = compare(cell.scores, other.scores, margin, lower_is_better=self.lower_is_better)
-        tested = {cell: cell.comparison.p for cell in cells if cell.comparison.p is not None}
-        for cell, p in zip(tested, holm([*tested.values()]), strict=True):
-            cell.p_holm = p
-
-    def _notes(self, source: PublishedTable | None) -> Iterator[str]:
-        if self.task.casefold() != self.short.casefold():
-            yield f"data: {self.task}"
-        records = [run.record for run in present(self.frame)]
-        if seen := {percent for record in records if (percent := record.test_in_train)}:
-            yield f"{max(seen):.1f} % of the test examples are also in the training set"
-        if source is not None and any(cell.published is not None for cell in self.cells):
-            others = _other_settings(source, self.task, [record.config for record in records])
-            yield f"published numbers: {source.name} ({source.numbers}){others}"
+        for cell in self.cells:
+            same = [other for other in self.cells if other.without_rate == cell.without_rate]
+            tried = {other: other.best_val for other in same if other.best_val is not None}
+            if not tried or cell is best(tried, key=tried.__getitem__):
+                chosen.append(cell)
+        return chosen
 
 
 def reference(cell: Cell, cells: list[Cell], name: str | None) -> Cell | None:
@@ -246,10 +234,10 @@ def reference(cell: Cell, cells: list[Cell], name: str | None) -> Cell | None:
     settings = CASE.sub("", cell.settings).strip()
     same_settings = [other for other in measured if CASE.sub("", other.settings).strip() == settings]
     if name is None and cell.is_pretrained:
-        scratch = [other for other in same_settings if not other.is_pretrained
-                   and (other.attention, other.variant) == (cell.attention, cell.variant)]  # fmt: skip
-        if scratch:
-            return scratch[0]
+        system = cell.attention, cell.variant
+        for other in same_settings:
+            if not other.is_pretrained and (other.attention, other.variant) == system:
+                return other
     named = [other for other in measured if (other.is_vanilla if name is None else name in (other.system, other.base))]
     if named:
         same = [other for other in same_settings if other in named]

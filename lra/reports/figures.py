@@ -1,22 +1,24 @@
-"""Draw the figures of a report as SVG with matplotlib: seeds, curves, cost, accuracy by depth and length."""
+"""Draw the figures of a report as SVG with matplotlib: seeds, steps, curves, cost, accuracy by depth and length."""
 
 import io
 import math
 import warnings
-from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import cycle
 from pathlib import Path
-from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
+
+import matplotlib.style
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from lra.reports.cells import Column
 from lra.reports.frame import present
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 WIDTH = 3.5  # width of a panel in inches, which fits on a phone without scaling
 LINE = 0.17  # height of a row of small text in inches
@@ -54,17 +56,22 @@ def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
     with styled(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # ignore warnings about letters that the font lacks
         figures = {title: _panels(columns, panel, styles) for title, panel in draw.items()}
-        return _all_seeds(columns, styles), {title: panels for title, panels in figures.items() if panels}
+        heights = [_height(column) for column in columns]
+        # columns are below one another, because a phone would shrink a wider figure
+        figure = Figure(figsize=(1.3 * WIDTH, sum(heights)), layout="constrained")
+        axes = figure.subplots(len(columns), squeeze=False, height_ratios=heights).flat
+        for axis, column in zip(axes, columns, strict=True):
+            _seeds(axis, column, styles)
+            axis.set_title(_named(column.name))
+        return svg(figure), {title: panels for title, panels in figures.items() if panels}
 
 
 def styled() -> AbstractContextManager[None]:
     """Return a context manager that applies report.mplstyle and ignores the user's matplotlibrc."""
-    import matplotlib.style
-
     return matplotlib.style.context(STYLE, after_reset=True)
 
 
-def svg(figure: "Figure") -> str:
+def svg(figure: Figure) -> str:
     """Return a figure as SVG for an HTML page. It has no date, so that equal figures give equal SVG."""
     data = io.StringIO()
     figure.savefig(data, format="svg", metadata={"Date": None, "Creator": None})
@@ -81,8 +88,6 @@ def _named(name: str) -> str:
 
 def _panels(columns: list[Column], draw: Callable[..., bool], styles: dict[str, Style]) -> list[str]:
     """Return an SVG panel for each column with data, and one more with the legend if the panels have labels."""
-    from matplotlib.figure import Figure
-
     panels: list[str] = []
     handles: dict[str, Any] = {}
     for column in columns:
@@ -97,7 +102,7 @@ def _panels(columns: list[Column], draw: Callable[..., bool], styles: dict[str, 
     if handles:
         order = dict.fromkeys([*(style["label"] for style in styles.values()), *handles])  # "others" come last
         handles = {label: handles[label] for label in order if label in handles}
-        # two columns of short names fit into the width of a panel
+        # if all names are short, a legend of two columns fits into the width of a panel
         across = 2 if max(map(len, handles)) < LONGEST // 2 + 4 else 1
         figure = Figure(figsize=(WIDTH, LINE * math.ceil(len(handles) / across) + 0.1))
         figure.legend(handles.values(), handles.keys(), loc="center", ncols=across)
@@ -130,34 +135,11 @@ def highlighted(column: Column, styles: dict[str, Style]) -> dict[str, Style]:
     return {cell.system: styles[cell.system] if cell.system in first else GREY for cell in cells}
 
 
-def caption(columns: list[Column]) -> str:
-    """Return a sentence that explains the marks in the figure of seeds."""
-    marks = ["Dot: seed", "bar: mean"]
-    if any(cell.published is not None for column in columns for cell in column.cells):
-        marks.append("cross: published value")
-    if any(column.baselines for column in columns):
-        marks.append("dashed line: best trivial baseline")
-    return "; ".join(marks) + "."
-
-
 def _height(column: Column) -> float:
     return LINE * len(column.cells) + 0.7
 
 
-def _all_seeds(columns: list[Column], styles: dict[str, Style]) -> str:
-    """Return the figure of seeds as SVG. Columns are below one another, because a phone would shrink a wider figure."""
-    from matplotlib.figure import Figure
-
-    heights = [_height(column) for column in columns]
-    figure = Figure(figsize=(1.3 * WIDTH, sum(heights)), layout="constrained")
-    axes = figure.subplots(len(columns), squeeze=False, gridspec_kw={"height_ratios": heights}).flat
-    for axis, column in zip(axes, columns, strict=True):
-        _seeds(axis, column, styles)
-        axis.set_title(_named(column.name))
-    return svg(figure)
-
-
-def _seeds(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
+def _seeds(axis: Axes, column: Column, _: dict[str, Style]) -> bool:
     """Draw the test result of each seed, the mean, the published value and the best trivial baseline."""
     for y, cell in enumerate(column.cells):
         axis.scatter(cell.scores, [y] * len(cell.scores), s=12, color=DOT, alpha=0.7)
@@ -172,8 +154,8 @@ def _seeds(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
     return True
 
 
-def _steps(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
-    """Draw the number of steps of each seed, open if it missed the goal; return True if the task has a goal."""
+def _steps(axis: Axes, column: Column, _: dict[str, Style]) -> bool:
+    """Draw each seed's number of steps as a dot, open if it missed the goal; return True if the task has a goal."""
     cells = [cell for cell in column.cells if cell.goal is not None]
     for y, cell in enumerate(cells):
         ended = cell.frame[cell.frame.steps.notna()]
@@ -186,15 +168,13 @@ def _steps(axis: "Axes", column: Column, _: dict[str, Style]) -> bool:
     return len(cells) > 0
 
 
-def rows(axis: "Axes", names: list[str]) -> None:
+def rows(axis: Axes, names: list[str]) -> None:
     """Label the rows of a panel with `names`, the first at the top."""
     axis.set_yticks(range(len(names)), [_named(name) for name in names])
     axis.set_ylim(len(names) - 0.5, -0.5)
 
 
-def _thousands(axis: "Axes") -> None:
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
-
+def _thousands(axis: Axes) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
@@ -203,37 +183,33 @@ def _unit(column: Column) -> str:
     return "test perplexity" if column.metric == "perplexity" else "test accuracy (%)"
 
 
-def curve(metrics: list[dict[str, Any]], metric: str) -> list[tuple[int, float]]:
-    """Return (step, validation accuracy or perplexity) of each evaluation during training, without pretraining."""
-    key = "val_loss" if metric == "perplexity" else "val_accuracy"
-    points = [(line["step"], line[key]) for line in metrics if "phase" not in line and line.get(key) is not None]
-    # exp overflows at losses above 709
-    return [(step, math.exp(min(value, 700))) for step, value in points] if metric == "perplexity" else points
-
-
-def _curves(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
+def _curves(axis: Axes, column: Column, styles: dict[str, Style]) -> bool:
     """Draw the validation result by step, averaged over seeds; return True if there is a curve.
 
     Steps at which fewer than half of the runs were evaluated are left out.
     """
-    styles = highlighted(column, styles)
+    styles, key = highlighted(column, styles), "val_loss" if column.lower_is_better else "val_accuracy"
     for cell in column.cells:
-        by_step: dict[int, list[float]] = defaultdict(list)
-        for run in present(cell.frame):
-            for step, value in curve(run.metrics, run.record.metric):
-                by_step[step].append(value)
-        steps = sorted(step for step, values in by_step.items() if len(values) * 2 >= len(cell.records))
-        if steps:
-            means = [fmean(by_step[step]) for step in steps]
-            axis.plot(steps, means, **{**styles[cell.system], "marker": ""})
+        # lines with a phase are evaluations of self-pretraining
+        lines = [line for run in present(cell.frame) for line in run.metrics if "phase" not in line]
+        points = pd.DataFrame(lines, columns=["step", key], dtype=float).dropna()
+        if column.lower_is_better:
+            points[key] = np.exp(points[key].clip(upper=700))  # exp overflows at losses above 709
+        by_step = points.groupby("step")[key].agg(["mean", "size"])
+        means = by_step["mean"][by_step["size"] * 2 >= len(cell.records)]
+        if len(means):
+            axis.plot(means.index, means, **{**styles[cell.system], "marker": ""})
     axis.set_xlabel("step")
     axis.set_ylabel(_unit(column).replace("test", "validation"))
     _thousands(axis)
     return any(len(line.get_xdata()) > 1 for line in axis.lines)  # type: ignore[arg-type]
 
 
-def _cost(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
-    """Draw the mean test result against the median training time; return True if there are two systems or more."""
+def _cost(axis: Axes, column: Column, styles: dict[str, Style]) -> bool:
+    """Draw the mean test result against the median training time; return True if there are two systems or more.
+
+    The time axis is logarithmic if the times differ by more than a factor of three.
+    """
     times = []
     for cell in column.cells:
         seconds = cell.finished.train_seconds.dropna()
@@ -242,26 +218,20 @@ def _cost(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
             axis.plot(times[-1:], [cell.summary.mean], **{**styles[cell.system], "linestyle": "none"})
     if len(times) < 2:
         return False
-    seconds_axis(axis, times)
+    wide = max(times) > 3 * min(times)
+    if wide:
+        axis.set_xscale("log")
+    # beyond a factor of 30 only powers of ten have labels, because more labels would overlap
+    digits = (1.0,) if max(times) > 30 * min(times) else (1.0, 2.0, 5.0)
+    axis.xaxis.set_major_locator(LogLocator(subs=digits, numticks=6) if wide else MaxNLocator(4))
+    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_xlabel("training time (s)")
     axis.set_ylabel(_unit(column))
     return True
 
 
-def seconds_axis(axis: "Axes", times: list[float]) -> None:
-    """Set a few ticks of a time axis, and a logarithmic scale if the times differ by more than a factor of three."""
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
-
-    wide = max(times) > 3 * min(times)
-    if wide:
-        axis.set_xscale("log")
-    digits = (1.0,) if max(times) > 30 * min(times) else (1.0, 2.0, 5.0)
-    axis.xaxis.set_major_locator(LogLocator(subs=digits, numticks=6) if wide else MaxNLocator(4))
-    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
-    axis.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _groups(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
+def _groups(axis: Axes, column: Column, styles: dict[str, Style]) -> bool:
     """Draw test accuracy by depth, length or position, pooled over seeds; return True if records have such groups."""
     found = [run.record.diagnostics for run in present(column.frame[column.frame.score.notna()])]
     name = next((name for name in GROUPS if any(len(groups.get(name, {})) > 1 for groups in found)), None)
@@ -269,13 +239,10 @@ def _groups(axis: "Axes", column: Column, styles: dict[str, Style]) -> bool:
         return False
     styles = highlighted(column, styles)
     for cell in column.cells:
-        total, correct = Counter[str](), Counter[str]()
-        for record in cell.records:
-            for value, group in record.diagnostics.get(name, {}).items():
-                total[value] += group.examples
-                correct[value] += group.correct
-        shares = [100 * correct[value] / total[value] for value in total]
-        axis.plot(list(total), shares, **styles[cell.system])
+        groups = [item for record in cell.records for item in record.diagnostics.get(name, {}).items()]
+        counts = pd.DataFrame([(value, group.correct, group.examples) for value, group in groups])
+        pooled = counts.groupby(0, sort=False).sum()
+        axis.plot(pooled.index, 100 * pooled[1] / pooled[2], **styles[cell.system])
     axis.set_xlabel(name)
     axis.set_ylabel("test accuracy (%)")
     axis.tick_params(axis="x", labelrotation=45)

@@ -12,7 +12,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 TEX = {
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
     **{letter: f"${letter}$" for letter in "<>|"},
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row, \\ would read [ or * as its option
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # the \\ before a row would read a [ or * at its start as an option
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "\n": r"\\", "±": r"$\pm$", "²": "$^2$", "−": "$-$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
     "…": r"\ldots{}",
@@ -81,13 +81,12 @@ def html(frame: pd.DataFrame) -> str:
     learning rates and two decimals for other columns.
     """
     shown: dict[str, list[Any]] = {}
-    for name in frame:
-        numbers = [value for value in frame[name] if _is_number(value)]
-        form = ".3g" if name in ("lr", "learning rate") else "z.2f"  # z: 0.00 instead of -0.00
-        if all(float(value).is_integer() for value in numbers):
-            form = ".10g"
-        shown[name] = [
-            format(value, form) if _is_number(value) else "" if pd.isna(value) else value for value in frame[name]
+    for name, values in frame.items():
+        whole = all(float(value).is_integer() for value in values if _is_number(value))
+        # z: 0.00 instead of -0.00
+        form = ".10g" if whole else ".3g" if name in ("lr", "learning rate") else "z.2f"
+        shown[str(name)] = [
+            format(value, form) if _is_number(value) else "" if pd.isna(value) else value for value in values
         ]
     return pd.DataFrame(shown).to_html(index=False, border=0, classes="sortable n-last")
 
@@ -107,5 +106,6 @@ def template(name: str, folder: Path = TEMPLATES) -> Template:
         loader=FileSystemLoader(folder), autoescape=name == "page.html.j2", undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, **brackets,
     )  # fmt: skip
-    environment.filters |= {"md": escape, "tex": tex, "cell": _tex_cell, "mean_sd": mean_sd, "number": number}
+    environment.filters |= {"md": escape, "table": markdown, "mean_sd": mean_sd, "number": number}
+    environment.filters |= {"tex": tex, "cell": _tex_cell}
     return environment.get_template(name)

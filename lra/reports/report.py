@@ -12,11 +12,10 @@ from lra.core.errors import printable
 from lra.core.files import write_atomic
 from lra.records.names import PAGE, README, SEEDS, SEEDS_FIGURE, TABLE, TABLE_TEX
 from lra.records.runs import Run, read_runs
-from lra.reports import figures
 from lra.reports.cells import Column
 from lra.reports.frame import CELL, INTERNAL, present, runs_frame
 from lra.reports.published import Published
-from lra.reports.render import as_csv, html, markdown, number, template
+from lra.reports.render import as_csv, html, number, template
 from lra.reports.tables import Tables, significance, unbeaten
 
 METRICS = {"accuracy": "accuracy in percent", "perplexity": "perplexity"}
@@ -25,7 +24,7 @@ RULES = {
     "best_val": "at the best validation result (`best_val`)",
     "best_test": "at the best result on the test split itself (`best_test`)",
 }
-SHOWN = {  # columns of `Report.cells` that index.html shows, with their headers
+SHOWN = {  # columns of `Column.rows`, and the intervals that `section` adds, with their headers in index.html
     "system": "system", "mean": "mean", "sd": "sd", "n": "n", "interval": "interval", "published": "published",
     "difference": "difference", "difference_interval": "its interval", "p_holm": "p (Holm)", "verdict": "verdict",
     "best": "best", "expected_best": "expected best", "majority_class": "at majority", "solved": "solved",
@@ -45,6 +44,7 @@ class Report:
     Attributes:
         frame: one row per run, including missing runs: those that a sweep declared but that do not exist.
         columns: one `Column` per task, protocol and selection rule.
+        tables: the tables of README.md.
 
     Raises:
         UserError: if there are no runs, a file is damaged, or runs of a cell or a column differ in settings that no
@@ -57,6 +57,7 @@ class Report:
         self.published = Published(self.folder)
         self.frame = runs_frame(self.folder, read_runs(folder), self.published, selection)
         self.columns = [Column(runs, self.published) for _, runs in self.frame.groupby("column", sort=False)]
+        self.tables = Tables(self.columns)
 
     @property
     def runs(self) -> list[Run]:
@@ -78,84 +79,57 @@ class Report:
         return pd.concat([column.rows() for column in self.columns], ignore_index=True)
 
     @cached_property
-    def tables(self) -> Tables:
-        """The tables of README.md: one row per system, one column per task, cells formatted as text."""
-        return Tables(self.columns)
+    def context(self) -> dict[str, Any]:
+        """The values that the templates share: sentences, tables, counts, hours, hardware and commits."""
+        records = [run.record for run in self.runs]
+        machines = [record.provenance for record in records]
+        metrics = " or ".join(METRICS[name] for name in dict.fromkeys(column.metric for column in self.columns))
+        rules = " or ".join(RULES[rule] for rule in self.frame.selection.unique())
+        marks = ["Dot: seed", "bar: mean"]
+        if any(cell.published is not None for column in self.columns for cell in column.cells):
+            marks.append("cross: published value")
+        if any(column.baselines for column in self.columns):
+            marks.append("dashed line: best trivial baseline")
+        return {
+            "title": self.title,
+            "label": re.sub("[^a-z0-9]+", "-", self.title.lower()).strip("-"),
+            "subject": f"Test {metrics}, mean ± sd over seeds, {rules}.",
+            "unbeaten": unbeaten(self.columns),
+            "tables": self.tables,
+            "significance": significance(self.columns),
+            "caption": "; ".join(marks) + ".",
+            "done": int(self.frame.score.notna().sum()),
+            "expected": len(self.frame),
+            "runs": len(records),
+            "hours": sum(sum(record.seconds.values()) for record in records) / 3600,
+            "hardware": sorted({machine.cpu if machine.device == "cpu" else machine.device for machine in machines}),
+            # shorten hashes, but not "lra VERSION, installed", which runs of an installed package have as commit
+            "commits": sorted(
+                {re.sub("^([0-9a-f]{9})[0-9a-f]{31}$", r"\1", machine.commit or "unknown") for machine in machines}
+            ),
+        }
 
     def texts(self) -> dict[str, str]:
         """Return the contents of README.md, table.csv, table.tex and seeds.csv by file name."""
         return {
-            README: self.readme(),
+            README: template("readme.md.j2").render(self.context),
             TABLE: as_csv(self.cells.drop(columns=["kind", "short", "published_mean"])),
-            TABLE_TEX: self.latex(),
+            TABLE_TEX: template("table.tex.j2").render(self.context),
             SEEDS: as_csv(self.seeds),
         }
-
-    def readme(self) -> str:
-        """Return the content of README.md."""
-        tables = self.tables
-        return template("readme.md.j2").render(
-            **self._summary(),
-            figure=SEEDS_FIGURE,
-            subject=self._subject(),
-            results=markdown(tables.results),
-            solved=markdown(tables.solved, left=1) if len(tables.solved) else "",
-            steps=markdown(tables.steps, left=1) if len(tables.steps) else "",
-            notes=tables.notes,
-            significance=significance(self.columns),
-            unbeaten=unbeaten(self.columns),
-        )  # fmt: skip
-
-    def latex(self) -> str:
-        """Return the content of table.tex: the table of results, for the LaTeX packages booktabs and threeparttable."""
-        frame, systems = self.tables.results, len({cell.system for column in self.columns for cell in column.cells})
-        trivial = "Below the second line: trivial baselines." if len(frame) > systems else ""
-        return template("table.tex.j2").render(
-            caption=" ".join(filter(None, [self._subject(), trivial, unbeaten(self.columns)])),
-            label=re.sub("[^a-z0-9]+", "-", self.title.lower()).strip("-"),
-            # a header is broken into lines after each comma and before `(n = 3)`
-            headers=[re.sub(r"(?<=,) | (?=\(n = )", "\n", name) for name in frame.columns],
-            rows=frame.values.tolist(),
-            systems=systems,
-            notes=self.tables.notes,
-            significance=significance(self.columns),
-        )
 
     def page(self, panels: Mapping[str, list[str]]) -> str:
         """Return the content of index.html, one file with its script and figures; `panels` has SVGs by figure title."""
         runs = self.seeds.drop(columns=CELL).dropna(axis="columns", how="all")
         first, assets = ["short", "system"], Path(__file__).with_name("assets")
         return template("page.html.j2").render(
-            **self._summary(),
+            self.context,
             sections=map(section, self.columns),
             figures=panels,
             seeds=html(runs[[*first, *runs.columns.drop(first)]]),
             script=(assets / "sortable.min.js").read_text(encoding="utf-8"),
             licence=(assets / "sortable.LICENSE").read_text(encoding="utf-8"),
-        )  # fmt: skip
-
-    def _subject(self) -> str:
-        """Return a sentence that names the metric and the selection rule of the table."""
-        metrics = " or ".join(METRICS[name] for name in dict.fromkeys(column.metric for column in self.columns))
-        rules = " or ".join(RULES[rule] for rule in self.frame.selection.unique())
-        return f"Test {metrics}, mean ± sd over seeds, {rules}."
-
-    def _summary(self) -> dict[str, Any]:
-        """Return template values that README.md and index.html share: title, counts, hours, hardware and commits."""
-        records = [run.record for run in self.runs]
-        machines = [record.provenance for record in records]
-        commits = [machine.commit or "unknown" for machine in machines]
-        return {
-            "title": self.title,
-            "caption": figures.caption(self.columns),
-            "done": int(self.frame.score.notna().sum()),
-            "expected": len(self.frame),
-            "runs": len(records),
-            "hours": f"{sum(sum(record.seconds.values()) for record in records) / 3600:.1f}",
-            "hardware": sorted({machine.cpu if machine.device == "cpu" else machine.device for machine in machines}),
-            # shorten hashes, but not "lra VERSION, installed", which runs of an installed package have as commit
-            "commits": sorted({re.sub("^([0-9a-f]{9})[0-9a-f]{31}$", r"\1", commit) for commit in commits}),
-        }
+        )
 
 
 def section(column: Column) -> dict[str, Any]:
@@ -175,18 +149,18 @@ def section(column: Column) -> dict[str, Any]:
         rows = rows.assign(lr=None)
     if not rows.majority_class.fillna(0).any():
         rows = rows.assign(majority_class=None)  # hide a column of zeros
-    filled = [name for name in SHOWN if rows[name].replace("", None).notna().any()]
+    # leave out columns without values, such as `published` for a task without published numbers
+    shown = rows[[*SHOWN]].replace("", None).dropna(axis="columns", how="all")
     systems: dict[str, list[str]] = {}
     for cell in column.cells:
         for caveat in cell.caveats():
             systems.setdefault(caveat, []).append(cell.system)
-    everyone = len(column.cells) if len(column.cells) > 1 else None  # a single system is named, not "All systems"
     return {
         "name": column.name,
         "note": " ".join(filter(None, [*notes, unbeaten([column])])),
-        "table": html(rows[filled].rename(columns=SHOWN)),
-        "caveats": [
-            f"{'All systems' if len(names) == everyone else ', '.join(names)}: {caveat}"
+        "table": html(shown.rename(columns=SHOWN)),
+        "caveats": [  # a single system is named, not "All systems"
+            f"{'All systems' if len(names) == len(column.cells) > 1 else ', '.join(names)}: {caveat}"
             for caveat, names in systems.items()
         ],
     }
@@ -198,6 +172,8 @@ def _intervals(low: pd.Series, high: pd.Series) -> list[str]:
 
 def write_report(folder: Path, selection: str | None = None) -> Path:
     """Write the files of a report into its folder and return the path of README.md. For the arguments see `Report`."""
+    from lra.reports import figures  # here, because matplotlib loads slowly, and reading a report needs no figures
+
     report = Report(folder, selection)
     figure, panels = figures.drawn(report.columns)
     files = {**report.texts(), SEEDS_FIGURE: figure, PAGE: report.page(panels)}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median_low, stdev
+from statistics import fmean, stdev
 
 LEVEL = 0.95  # confidence level of intervals
 ALPHA = 0.05  # significance level of tests
@@ -18,7 +18,7 @@ class Summary:
         sd: sample standard deviation (n - 1).
         low, high: limits of the confidence interval of the mean, from `mean_interval`.
         best: the highest accuracy, or the lowest perplexity.
-        expected_best: expected best score of `n` seeds, from the function `expected_best`.
+        expected_best: expected best of `n` draws with replacement from the scores.
     """
 
     n: int
@@ -35,12 +35,14 @@ def summarise(scores: Sequence[float], *, lower_is_better: bool = False) -> Summ
     n = len(scores)
     if not n:
         return Summary(0)
-    mean, best = fmean(scores), (min if lower_is_better else max)(scores)
+    ordered = sorted(scores, reverse=lower_is_better)
+    mean, best = fmean(scores), ordered[-1]
     if n == 1:
         return Summary(1, mean, best=best)
-    limits = (1, math.inf) if lower_is_better else (0, 100)
-    low, high = mean_interval(mean, stdev(scores), n, *limits)
-    return Summary(n, mean, stdev(scores), low, high, best, expected_best(scores, lower_is_better=lower_is_better))
+    sd, limits = stdev(scores), (1, math.inf) if lower_is_better else (0, 100)
+    # expected maximum under the empirical distribution (Dodge et al., "Show Your Work", EMNLP 2019)
+    expected = sum(score * ((rank / n) ** n - ((rank - 1) / n) ** n) for rank, score in enumerate(ordered, start=1))
+    return Summary(n, mean, sd, *mean_interval(mean, sd, n, *limits), best, expected)
 
 
 def mean_interval(mean: float, sd: float, n: int, floor: float, ceiling: float) -> tuple[float, float]:
@@ -64,16 +66,6 @@ def mean_interval(mean: float, sd: float, n: int, floor: float, ceiling: float) 
     factor = math.exp(float(t.ppf((1 + LEVEL) / 2, n - 1)) * sd / math.sqrt(n) * (1 / below + 1 / above))
     step, odds = below * (factor - 1), below / above  # odds of the limits: odds / factor, odds * factor
     return mean - step / (factor + odds), mean + step / (1 + factor * odds)
-
-
-def expected_best(scores: Sequence[float], *, lower_is_better: bool = False) -> float:
-    """Return the expected best of n draws with replacement from the n `scores`.
-
-    Source: Dodge et al., "Show Your Work", EMNLP 2019: the expected maximum under the empirical distribution.
-    """
-    n = len(scores)
-    ordered = sorted(scores, reverse=lower_is_better)
-    return sum(score * ((rank / n) ** n - ((rank - 1) / n) ** n) for rank, score in enumerate(ordered, start=1))
 
 
 @dataclass(frozen=True)
@@ -143,13 +135,3 @@ def not_above(correct: int, examples: int, percent: float) -> bool:
 
     low, _ = proportion_confint(correct, examples, alpha=1 - LEVEL, method="wilson")
     return bool(100 * low <= percent)
-
-
-def median_steps(steps: Sequence[float | None]) -> float | None:
-    """Return the number of steps after which at least half of the seeds have solved a task; None if fewer do.
-
-    Args:
-        steps: number of steps until each seed solved the task; None for a seed that did not.
-    """
-    middle = median_low(math.inf if count is None else count for count in steps) if steps else math.inf
-    return middle if math.isfinite(middle) else None

@@ -31,43 +31,52 @@ class Tables:
     """The tables of a report.
 
     Attributes:
-        results: test results; the last rows are trivial baselines.
+        results: test results by system and task; the last `trivial` rows are trivial baselines.
         solved: number of seeds that reached the goal of each task; empty if no task has a goal.
         steps: median steps to the goal; empty if there are no medians.
         notes: texts of the footnotes by letter.
     """
 
     def __init__(self, columns: list[Column]) -> None:
-        by_order = sorted((cell for column in columns for cell in column.cells), key=lambda cell: cell.order)
-        systems = {cell.system: cell.complexity for cell in by_order}
+        cells = sorted((cell for column in columns for cell in column.cells), key=lambda cell: cell.order)
+        systems = {cell.system: cell.complexity for cell in cells}
+        trivial = list(dict.fromkeys(name for column in columns for name in column.baselines))
+        results = {
+            "system": [*systems, *(f"*baseline: {name}*" for name in trivial)],
+            "complexity": [*systems.values(), *([""] * len(trivial))],
+        }
         notes = Footnotes()
-        self.results = _results(columns, systems, notes)
+        for column in columns:
+            results |= _results(column, [*systems], trivial, notes)
+        self.results, self.trivial = pd.DataFrame(results), len(trivial)
         self.solved, self.steps = _goals(columns, systems)
         self.notes = {letter: text for text, letter in notes.letters.items()}
 
 
-def _results(columns: list[Column], systems: dict[str, str], notes: Footnotes) -> pd.DataFrame:
-    """Return the table of results; `systems` gives the complexity of each system in the order of rows."""
-    trivial = list(dict.fromkeys(name for column in columns for name in column.baselines))
-    results = {
-        "system": [*systems, *(f"*baseline: {name}*" for name in trivial)],
-        "complexity": [*systems.values(), *([""] * len(trivial))],
-    }
-    for column in columns:
-        cells = {cell.system: cell for cell in column.cells}
-        # the header states the most common number of seeds; cells with another number get a footnote
-        [count, *_] = sorted(multimode(cell.summary.n for cell in column.cells))
-        # the header marks a caveat that applies to all cells with results, so that the cells need not
-        first, *others = [list(cell.caveats()) for cell in column.cells if cell.scores] or [[]]
-        shared = [text for text in first if others and all(text in other for other in others)]
-        title = f"{column.name} (n = {count})" + ", perplexity" * column.lower_is_better
-        title += notes.mark([*shared, *column.notes])
-        baselines = [number(column.baselines.get(name)) for name in trivial]
-        results[title] = [_text(cells.get(name), count, shared, notes) for name in systems] + baselines
-        if any(cell.published is not None for cell in column.cells):
-            known = [number(cells[name].published) if name in cells else "" for name in systems]
-            results[f"{column.name}, published"] = [*known, *([""] * len(trivial))]
-    return pd.DataFrame(results)
+def _results(column: Column, systems: list[str], trivial: list[str], notes: Footnotes) -> dict[str, list[str]]:
+    """Return a task's text columns by header: results of systems and trivial baselines; published results, if any."""
+    cells = {cell.system: cell for cell in column.cells}
+    # the header states the most common number of seeds; cells with another number get a footnote
+    count = min(multimode(cell.summary.n for cell in column.cells))
+    # a caveat that applies to all cells with results is marked once, in the header, and not in each cell
+    first, *others = [list(cell.caveats()) for cell in column.cells if cell.scores] or [[]]
+    shared = [text for text in first if others and all(text in other for other in others)]
+    title = f"{column.name} (n = {count})" + ", perplexity" * column.lower_is_better
+    title += notes.mark([*shared, *column.notes])
+
+    def text(cell: Cell) -> str:
+        caveats = [text for text in cell.caveats() if text not in shared]
+        if cell.summary.n not in (0, count):
+            caveats.append(f"n = {cell.summary.n}")
+        mark = MARK if cell.verdict in SIGNIFICANT else ""
+        return mean_sd(cell.summary.mean, cell.summary.sd) + mark + notes.mark(caveats)
+
+    texts = {title: [text(cells[name]) if name in cells else "" for name in systems]}
+    texts[title] += [number(column.baselines.get(name)) for name in trivial]
+    if any(cell.published is not None for cell in column.cells):
+        known = [number(cells[name].published) if name in cells else "" for name in systems]
+        texts[f"{column.name}, published"] = [*known, *([""] * len(trivial))]
+    return texts
 
 
 def _goals(columns: list[Column], systems: Iterable[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -81,16 +90,6 @@ def _goals(columns: list[Column], systems: Iterable[str]) -> tuple[pd.DataFrame,
                 steps.loc[cell.system, header] = number(cell.median_steps, ",.0f")
     solved, steps = (frame.dropna(how="all").fillna("").reset_index(names="system") for frame in (solved, steps))
     return solved, steps if steps.drop(columns="system").any(axis=None) else pd.DataFrame()
-
-
-def _text(cell: Cell | None, count: int, shared: list[str], notes: Footnotes) -> str:
-    if cell is None:
-        return ""
-    caveats = [text for text in cell.caveats() if text not in shared]
-    if cell.summary.n not in (0, count):
-        caveats.append(f"n = {cell.summary.n}")
-    mark = MARK if cell.verdict in SIGNIFICANT else ""
-    return mean_sd(cell.summary.mean, cell.summary.sd) + mark + notes.mark(caveats)
 
 
 def unbeaten(columns: list[Column]) -> str:

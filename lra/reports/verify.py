@@ -12,7 +12,6 @@ import numpy as np
 from lra.core.errors import UserError, printable
 from lra.core.files import digest, sha256
 from lra.records.names import METRICS, PREDICTIONS, README
-from lra.records.record import RunRecord
 from lra.records.runs import Run
 from lra.reports import Report
 
@@ -23,11 +22,11 @@ NAMED = ("# Results: ", r"\label{tab:")  # starts of lines with the folder's nam
 def verify(folder: Path, selection: str | None = None) -> tuple[int, list[str]]:
     """Recompute the report of a results folder and list mismatches; for the arguments see `Report`.
 
-    For each run, checks the SHA-256 of its configuration and of the files that its record lists, its test accuracy
-    against its predictions, and its best and last validation results against its metrics. Then compares README.md, and
+    For each run, check the SHA-256 of its configuration and of the files that its record lists, its test accuracy
+    against its predictions, and its best and last validation results against its metrics. Then compare README.md, and
     other text files of the report if they exist, with recomputed ones. Weights and samples may be deleted. Figures and
-    index.html are not checked because they depend on the version of matplotlib, nor test losses because predictions
-    do not determine them.
+    index.html are not checked, because they depend on the version of matplotlib. Test losses are not checked, because
+    predictions do not determine them.
 
     Returns:
         The number of runs, and one line for each mismatch.
@@ -54,68 +53,60 @@ def faults(run: Run, results: Path) -> Iterator[str]:
     yield from _of_files(run, results / run.name)
     if record.status != "finished":
         return
-    yield from _of_validation(run)
-    yield from _of_groups(record)
+    lines = [line for line in run.metrics if "phase" not in line and line.get("val_accuracy") is not None]
+    measured = {line["step"]: (line["val_accuracy"], line.get("val_loss")) for line in lines}
+    for name, result in record.validation.items():
+        if measured.get(result.step) != (result.accuracy, result.loss):
+            stated, found = (result.accuracy, result.loss), measured.get(result.step)
+            yield f"validation.{name} is {stated} at step {result.step}, {METRICS} has {found}"
+    if lines and record.steps != lines[-1]["step"]:
+        yield f"steps is {record.steps}, the last evaluation in {METRICS} is at {lines[-1]['step']}"
+    yield from _of_counts(run)
+
+
+def _of_counts(run: Run) -> Iterator[str]:
+    """Yield a message for each contradiction between test result, groups of test examples and predictions of a run."""
+    rule, diagnostics = run.record.selection, run.record.diagnostics
+    test = run.record.test[rule]
+    for name, groups in diagnostics.items():
+        examples, correct = (sum(getattr(group, key) for group in groups.values()) for key in ("examples", "correct"))
+        if (examples, correct) != (test.examples, test.correct):
+            yield (
+                f"diagnostics.{name} has {correct} of {examples} correct, test.{rule} {test.correct} of {test.examples}"
+            )
     if run.predictions is None:
         return
-    shown = record.test[record.selection]
     predicted, labels = run.predictions
-    correct = int((predicted == labels).sum())
-    stated, found = (shown.correct, shown.examples, shown.accuracy), (correct, len(labels), 100 * correct / len(labels))
-    if stated[:2] != found[:2] or abs(stated[2] - found[2]) > 1e-9:
-        yield f"test.{record.selection} has {_said(*stated)}; {PREDICTIONS} gives {_said(*found)}"
-    counts = [(int((labels == c).sum()), int((predicted[labels == c] == c).sum())) for c in np.unique(labels)]
-    classes = {name: (group.examples, group.correct) for name, group in record.diagnostics.get("class", {}).items()}
+    hits = predicted == labels
+    stated = f"{test.correct} of {test.examples} correct, {test.accuracy} %"
+    found = f"{hits.sum()} of {len(hits)} correct, {100 * int(hits.sum()) / len(hits)} %"
+    if stated != found:
+        yield f"test.{rule} has {stated}; {PREDICTIONS} gives {found}"
+    counts = [(int((labels == label).sum()), int(hits[labels == label].sum())) for label in np.unique(labels)]
+    classes = {name: (group.examples, group.correct) for name, group in diagnostics.get("class", {}).items()}
     # compared in the order of the labels, because predictions have no class names
     if classes and [*classes.values()] != counts:
         yield f"diagnostics.class is {classes}; {PREDICTIONS} gives {counts}"
 
 
-def _said(correct: int, examples: int, accuracy: float) -> str:
-    return f"{correct} of {examples} correct, {accuracy} %"
-
-
 def _of_files(run: Run, folder: Path) -> Iterator[str]:
-    """Yield a message for each file of a run that is missing or differs from the digest in its record."""
+    """Yield a message for each file that differs from its recorded digest, and for missing metrics or predictions."""
     # metrics.jsonl and predictions.npy are rebuilt in memory, byte for byte, because kept runs lack these files
     array = io.BytesIO()
     if run.predictions is not None:
         np.save(array, run.predictions)
     metrics = "".join(json.dumps(line) + "\n" for line in run.metrics)
-    for name, data in ((METRICS, metrics.encode()), (PREDICTIONS, array.getvalue())):
-        expected = run.record.files.get(name)
-        if expected is None and name == METRICS and run.record.status == "finished":
-            yield f"finished, but its record lists no {METRICS}"
-        elif expected is not None and not data:
-            yield f"{name} is missing"
-        elif expected is not None and hashlib.sha256(data).hexdigest() != expected:
-            yield f"the SHA-256 of {name} does not match the record"
+    contents = {METRICS: metrics.encode(), PREDICTIONS: array.getvalue()}
+    if METRICS not in run.record.files and run.record.status == "finished":
+        yield f"finished, but its record lists no {METRICS}"
     for name, expected in run.record.files.items():
-        path = folder / name
-        if name not in (METRICS, PREDICTIONS) and path.exists() and sha256(path) != expected:
-            yield f"the SHA-256 of {name} does not match the record"
-
-
-def _of_groups(record: RunRecord) -> Iterator[str]:
-    """Yield a message for each grouping of test examples whose counts do not add up to those of the test split."""
-    whole = record.test[record.selection]
-    for name, groups in record.diagnostics.items():
-        stated = sum(group.examples for group in groups.values()), sum(group.correct for group in groups.values())
-        if stated != (whole.examples, whole.correct):
-            found = f"{stated[1]} of {stated[0]} correct"
-            yield f"diagnostics.{name} has {found}, test.{record.selection} {whole.correct} of {whole.examples}"
-
-
-def _of_validation(run: Run) -> Iterator[str]:
-    """Yield a message for each validation result, and for the number of steps, that differs from the run's metrics."""
-    lines = [line for line in run.metrics if "phase" not in line and line.get("val_accuracy") is not None]
-    measured = {line["step"]: (line["val_accuracy"], line.get("val_loss")) for line in lines}
-    for name, result in run.record.validation.items():
-        stated = result.accuracy, result.loss
-        if measured.get(result.step) != stated:
-            yield f"validation.{name} is {stated} at step {result.step}, {METRICS} has {measured.get(result.step)}"
-    if lines and run.record.steps != lines[-1]["step"]:
-        yield f"steps is {run.record.steps}, the last evaluation in {METRICS} is at {lines[-1]['step']}"
+        if name in contents and not contents[name]:
+            yield f"{name} is missing"
+        # other files, such as weights, may have been deleted
+        elif name in contents or (folder / name).exists():
+            found = hashlib.sha256(contents[name]).hexdigest() if name in contents else sha256(folder / name)
+            if found != expected:
+                yield f"the SHA-256 of {name} does not match the record"
 
 
 def difference(path: Path, expected: str) -> Iterator[str]:

@@ -57,7 +57,7 @@ class Components:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingPhase:
-    """Self-pretraining before a run; `settings` is its configuration, which determines the pretrained weights."""
+    """Self-pretraining before a run; `settings` configures the pretraining, not the run."""
 
     options: Pretrain
     settings: Settings
@@ -68,18 +68,18 @@ def assemble(settings: Settings) -> Components:
     """Return the task, model and recipe of a configuration, after checking that they fit together."""
     from lra.mixers._backend import scan_of
 
-    with configure.blamed("task", settings.task):
+    with configure.blamed("task", settings.task):  # an error in the constructor of a user's task names its line
         builder = configure.build(settings.task, "task", kind=TaskBuilder)()
-    builder = builder.at(DataConfig.of(settings))
-    designed = architecture(settings.attention, settings.model)
-    recipe = settings.train
+    builder, recipe = builder.at(DataConfig.of(settings)), settings.train
+    model = architecture(settings.attention, settings.model, recipe)
     if settings.model.norm_over == "batch" and recipe.micro_batch != recipe.batch_size:
         raise UserError(
             f"train.micro_batch={recipe.micro_batch}: model.norm_over=batch takes the moments of a whole batch; use "
             f"train.micro_batch={recipe.batch_size}"
         )
     _ = settings.start, loggers_of(settings)  # may raise UserError: wrong options, or a missing file
-    model = _frozen_and_grouped(designed, recipe)
+    # Build the model once before any data are read: constructors of mixers check their options, and the names of frozen
+    # and grouped weights are known only then.
     with configure.blamed("attention", settings.attention):
         made = without_memory(lambda: model(builder.spec))
     mixer, row = made.blocks[0].mixer, None
@@ -109,42 +109,36 @@ def without_memory(compute: Callable[[], Value]) -> Value:
     try:
         with torch.device("meta"):
             return compute()
-    except UserError:
+    except UserError:  # a mistake would be the same on the CPU
         raise
     except Exception:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):  # the caller's random state must not depend on this fallback
             return compute()
 
 
-def _frozen_and_grouped(designed: "Callable[[TaskSpec], Model]", recipe: Recipe) -> "Callable[[TaskSpec], Model]":
-    """Return a function that builds a model, freezes the groups in `recipe.freeze`, and checks `recipe.groups`."""
-
-    def model(spec: TaskSpec) -> "Model":
-        made = designed(spec)
-        made.freeze(recipe.freeze or ())
-        made.group_by_parameter(recipe.groups or ())
-        return made
-
-    return model
-
-
 def _pretraining(settings: Settings, options: Pretrain, components: Components, final: "Model") -> PretrainingPhase:
-    """Return the pretraining phase.
-
-    Raises:
-        UserError: `init` is set, too, or pretraining would not provide every weight of `final` outside the head.
-    """
+    """Return the pretraining phase. Raises UserError if it would not provide a weight that `final` needs."""
     if settings.init is not None:
         raise UserError("pretrain, init: both set the initial weights; use init=scratch or pretrain=none")
     recipe = parsed(Recipe, {**asdict(settings.train), **options.train}, "pretrain.train.")
-    # Pretraining predicts every position, so it pools nothing, but `pooling=cls` also adds the CLS token.
+    # Pretraining predicts at positions and does not pool, but `pooling=cls` is kept, because it adds the CLS token.
     model = replace(
         settings.model, pooling="cls" if settings.model.pooling == "cls" else "mean", pair_features="concat"
     )
-    pretrained = _frozen_and_grouped(architecture(settings.attention, model), recipe)
+    pretrained, spec = architecture(settings.attention, model, recipe), components.builder.spec
     with configure.blamed("attention", settings.attention):
-        made = without_memory(lambda: pretrained(options.spec(components.builder.spec)))
-    _check_weights(made, final, options, components.builder.spec.vocab_size)
+        made = without_memory(lambda: pretrained(options.spec(spec)))
+    provided, wanted = (carried(each.state_dict(), spec.vocab_size) for each in (made, final))
+    for name, value in wanted.items():
+        # With the objective `next` the mixers are causal, and may lack a weight or have it in another shape.
+        if name not in provided or provided[name].shape != value.shape:
+            raise UserError(
+                f"pretrain.objective={options.objective}: pretraining provides no {name} of shape {list(value.shape)}; "
+                "use pretrain=masked or pretrain=none"
+            )
+    for name, parameter in final.named_parameters():
+        if not parameter.requires_grad and name not in wanted:
+            raise UserError(f"train.freeze: {name} would keep its random values, since pretraining does not provide it")
     phase_settings = replace(
         settings,
         out=str(expanded(settings.cache, "cache") / PRETRAINED),
@@ -154,29 +148,11 @@ def _pretraining(settings: Settings, options: Pretrain, components: Components, 
         # `seed` and `train` above already contain these two options. They are reset so that equal pretrainings have
         # equal keys.
         pretrain=replace(options, seed=None, train={}),
-        probe=None,  # a probe changes no weights, so the key leaves it out
+        probe=None,  # the key leaves `probe` out, so runs with different probes share this pretraining
     )
     return PretrainingPhase(
         options=options, settings=phase_settings, components=replace(components, model=pretrained, recipe=recipe)
     )
-
-
-def _check_weights(made: "Model", final: "Model", options: Pretrain, vocab_size: int) -> None:
-    """Raise UserError if pretraining would not provide a weight that `final` needs.
-
-    If the objective is `next`, the mixers of `made` are causal, and may lack the weight or have it in another shape.
-    `final` may also freeze a weight that is not pretrained.
-    """
-    pretrained, wanted = (carried(model.state_dict(), vocab_size) for model in (made, final))
-    for name, value in wanted.items():
-        if name not in pretrained or pretrained[name].shape != value.shape:
-            raise UserError(
-                f"pretrain.objective={options.objective}: pretraining provides no {name} of shape {list(value.shape)}; "
-                "use pretrain=masked or pretrain=none"
-            )
-    for name, parameter in final.named_parameters():
-        if not parameter.requires_grad and name not in wanted:
-            raise UserError(f"train.freeze: {name} would keep its random values, since pretraining does not provide it")
 
 
 def check_attention(settings: Settings, components: Components) -> None:
@@ -188,18 +164,31 @@ def check_attention(settings: Settings, components: Components) -> None:
     from lra.checks import check_before_run
     from lra.runs.device import device_of
 
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):  # the runs of the sweep may follow in this process
         model = components.model(components.builder.spec)
     check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
 
 
-def architecture(attention: dict[str, Any], model: Architecture) -> "Callable[[TaskSpec], Model]":
-    """Return a function that builds the configured model for the spec of a task."""
+def architecture(
+    attention: dict[str, Any], model: Architecture, recipe: Recipe | None = None
+) -> "Callable[[TaskSpec], Model]":
+    """Return a function that builds the configured model for the spec of a task.
+
+    With a recipe, the model freezes the groups in `recipe.freeze` and checks the names in `recipe.groups`.
+    """
     from lra.mixers.base import Mixer
     from lra.network.model import Model
 
     mixer = configure.build(attention, "attention", supplied=1, kind=Mixer)
-    return lambda spec: Model(mixer, spec, model)
+
+    def build(spec: TaskSpec) -> Model:
+        made = Model(mixer, spec, model)
+        if recipe is not None:
+            made.freeze(recipe.freeze or ())
+            made.group_by_parameter(recipe.groups or ())  # raises UserError for a group without weights
+        return made
+
+    return build
 
 
 @dataclass(frozen=True, kw_only=True)

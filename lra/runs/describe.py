@@ -45,23 +45,20 @@ def describe(components: Components) -> dict[str, Any]:
     recipe, spec = components.recipe, components.builder.spec
 
     def counted() -> tuple[Model, int]:
-        model = components.model(spec).eval()
+        model = components.model(spec).eval()  # dropout needs keys in training, and adds no FLOPs that are counted
         tokens = torch.ones(spec.documents, spec.max_len, dtype=torch.long)
         with counter() as flops:
             model(tokens).sum().backward()
         return model, flops.get_total_flops()
 
     model, flops = without_memory(counted)
-    before = (
-        {}
-        if components.pretraining is None
-        else {"pretrain_learning_rate": _rates(components.pretraining.components.recipe)}
-    )
+    rates = {"learning_rate": _rates(recipe)}
+    if components.pretraining is not None:
+        rates = {"pretrain_learning_rate": _rates(components.pretraining.components.recipe), **rates}
     return {
         **parameters(model),
         "full_pattern": components.full_pattern,
-        **before,
-        "learning_rate": _rates(recipe),
+        **rates,
         "tokens_per_step": recipe.batch_size * spec.documents * spec.max_len,
         "flops_per_step": flops * recipe.batch_size,
     }
@@ -156,7 +153,8 @@ def random_split(spec: TaskSpec, examples: int, seed: int) -> Split:
     rng, length = streams.generator(seed, "check"), spec.max_len
     answers = rng.integers(0, spec.classes, examples if spec.objective == "classify" else examples * length)
     document = {
-        # One document, which all examples share. Windows of a language model start at its first `examples` tokens.
+        # One document, which all examples share, so that long sequences need no memory for each example. Windows of a
+        # language model start at its first `examples` tokens.
         "tokens": rng.integers(1, spec.vocab_size, length + examples, dtype=np.uint16),
         "offsets": np.array([0, length]),
         "index": np.zeros(examples * spec.documents, dtype=int),

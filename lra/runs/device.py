@@ -30,7 +30,9 @@ def reproducible() -> None:
 
 
 def keep_memory() -> None:
-    """Let glibc reuse freed blocks above 32 MiB and limit caches of matrix products; call it before any product.
+    """Let glibc reuse freed blocks above 32 MiB, and limit the caches of matrix products.
+
+    Call this function before the first product.
 
     By default glibc unmaps large blocks, and the system clears new ones for every operation, which takes a tenth to a
     third of a training step on a CPU.

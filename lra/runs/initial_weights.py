@@ -31,7 +31,6 @@ from lra.training.recipe import Pretrain, carried
 from lra.training.trainer import Output, Trainer
 
 KEPT = ("digest", "steps", "validation", "seconds", "tokens")  # entries copied from a pretraining's record to the run's
-FOREVER = -1  # timeout of a lock: wait without limit
 TAKEN = ["embedding", "mixer", "feed_forward", "norms"]  # groups of pretrained weights to load, all but the head
 
 
@@ -42,27 +41,12 @@ def draw_model(components: Components, spec: TaskSpec, seed: int) -> Model:
         return components.model(spec)
 
 
-def load_initial_weights(job: Job, model: Model, task: Task) -> dict[str, Any]:
-    """Load the weights that `init` names into the model.
-
-    Returns:
-        {"init": report} for the record, or {} if `init` is not set.
-    """
-    start = job.settings.start
-    if start is None:
-        return {}
-    report = start.load(model, task)
-    not_loaded = [f"; {sum(names.values())} keep random values: {reason}" for reason, names in report["left"].items()]
-    say(f"{job.title}: {sum(report['taken'].values())} tensors from {start.path}{''.join(not_loaded)}")
-    return {"init": report}
-
-
 def trainer_of(
     job: Job, task: Task, model: Model, device: str, log: Callable[[dict[str, Any]], None] = lambda _: None
 ) -> Trainer:
     """Return the trainer of a job at its first step; `log` receives the lines of `metrics.jsonl`."""
     settings, recipe = job.settings, job.settings.train
-    environment = {  # must be unchanged when a run resumes, unless resume=inexact: any change may alter results
+    environment = {  # a run does not resume if any of these changes; with resume=inexact, only if the data change
         **provenance.environment(task.digest, device),
         "processes": distributed.count(),
         "precision": settings.precision,
@@ -130,8 +114,9 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
         folder.mkdir(parents=True, exist_ok=True)
         if other := files.holder(folder / LOCK):
             say(f"{pretraining.title}: waits until these weights are computed ({other})")
-    # Of runs that start together, the one that gets the lock pretrains; the others wait, then load its weights.
-    with files.hold(folder / LOCK, FOREVER) if main else nullcontext():
+    # Of runs that start together, the one that gets the lock pretrains; the others wait without limit (patience -1) and
+    # then load its weights.
+    with files.hold(folder / LOCK, patience=-1) if main else nullcontext():
         distributed.all_reduce_sum(0)  # the other ranks wait until rank 0 has the lock
         done = distributed.first_from_any_rank(record.read(folder / RECORD) if (folder / RECORD).exists() else None)
         if done is None:
@@ -152,12 +137,7 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
 def _pretrain(
     pretraining: Job, options: Pretrain, task: Task, name: str, device: str, stop: StopFlag
 ) -> dict[str, Any]:
-    """Pretrain, from the last checkpoint if any, save the weights with the best validation, and return the summary.
-
-    Args:
-        task: the task of the run, whose training inputs the model is pretrained on.
-        name: digest of everything that determines the weights.
-    """
+    """Pretrain on the training inputs of `task`, save the best weights under the digest `name`, return the summary."""
     started, settings, folder = provenance.now(), pretraining.settings, pretraining.folder
     inputs = options.task(task, settings.seed)
     if distributed.is_main():

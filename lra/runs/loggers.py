@@ -3,8 +3,9 @@
 No result depends on a logger. If one fails, a line is printed, and the run continues with its other loggers.
 
 A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`. Its attribute `files` is a pattern
-of the files that it writes into a run's folder. A resumed run starts its loggers again and logs every line again, which
-replaces what an earlier process wrote. A finished run is logged only to loggers that have no files in its folder.
+of the files that it writes into a run's folder. A resumed run starts its loggers again and logs every line again, so a
+logger must replace or skip what an earlier process logged. A finished run is logged only to loggers that have no files
+in its folder.
 """
 
 import json

@@ -16,7 +16,7 @@ from lra.datasets.builder import GENERATED, TaskBuilder
 from lra.datasets.cache import SPLITS
 from lra.datasets.rows import new_folder, refuse_used
 from lra.datasets.splits import LMWindows, PositionLabels, contradictions, seen
-from lra.datasets.task import DataConfig, Split, Task
+from lra.datasets.task import DataConfig, Task
 from lra.runs.run_folder import prepared
 
 
@@ -50,20 +50,18 @@ def prepare(settings: PrepareSettings, overrides: Sequence[str]) -> tuple[TaskBu
     if folder is not None:
         with new_folder(folder, "export") as staging:
             builder.export(task, staging)
-            (staging / "README.md").write_text(_export_card(task, overrides), encoding="utf-8")
+            # The card may be published, so it leaves out local folders.
+            local = ("export", "cache", "data_dir", "workers")
+            words = [word for word in overrides if word.partition("=")[0] not in local]
+            text, source = card(task), task.source if isinstance(task.source, dict) else {"from": task.source}
+            if "licence" not in source:  # else `card` has listed it
+                generated = source["from"] == GENERATED
+                licence = "none needed, generated from a seed" if generated else "not stated by the source"
+                text += f"- licence: {licence}\n"
+            text += f"- written by lra {__version__}: `{shlex.join(['lra-prepare', *words, 'export=DIR'])}`\n"
+            (staging / "README.md").write_text(text, encoding="utf-8")
         say(f"exported: {folder}")
     return builder, task
-
-
-def _export_card(task: Task, overrides: Sequence[str]) -> str:
-    """Return the data card of an export, with the licence and the command, from which local folders are removed."""
-    words = [word for word in overrides if word.partition("=")[0] not in ("export", "cache", "data_dir", "workers")]
-    source = task.source if isinstance(task.source, dict) else {"from": task.source}
-    licence = "none needed, generated from a seed" if source["from"] == GENERATED else "not stated by the source"
-    lines = [f"- written by lra {__version__}: `{shlex.join(['lra-prepare', *words, 'export=DIR'])}`", ""]
-    if "licence" not in source:
-        lines.insert(0, f"- licence: {licence}")
-    return "\n".join([card(task).rstrip("\n"), *lines])
 
 
 def summary(task: Task, seconds: float) -> dict[str, Any]:
@@ -91,7 +89,18 @@ def card(task: Task) -> str:
     lines += ["- validation is the test split"] if task.validates_on_test else []
     lines += ["", "| split | rows | tokens | length: min / median / mean / max | at the limit | classes |"]
     lines += ["|---|---:|---:|---:|---:|---|"]
-    lines += [_row(task, name, split) for name, split in splits.items()]
+    for name, split in splits.items():
+        lengths = np.diff(split.offsets)[split.index]  # tokens of each document; pairs have two documents
+        full = f"{100 * np.mean(lengths >= task.max_len):.1f} %"
+        spread = f"{lengths.min()} / {np.median(lengths):.0f} / {lengths.mean():.0f} / {lengths.max()}"
+        if isinstance(split, LMWindows):
+            full, shares = "", f"{len(split.index)} documents in one stream"
+        elif isinstance(split, PositionLabels):
+            shares = f"{len(split.labels):,} answers, {len(np.unique(split.labels)):,} different"
+        else:
+            counts = np.bincount(split.labels, minlength=task.classes)
+            shares = ", ".join(f"{label}: {100 * count / len(split):.1f} %" for label, count in enumerate(counts))
+        lines.append(f"| {name} | {len(split):,} | {int(lengths.sum()):,} | {spread} | {full} | {shares} |")
     lines += ["", f"- test examples in train: {seen(task.train, task.test):.2f} %"]
     lines += [f"- {what}: {number:,}" for what, number in contradictions(splits).items()]
     return "\n".join([*lines, ""])
@@ -99,18 +108,3 @@ def card(task: Task) -> str:
 
 def _flat(value: Any) -> str:
     return ", ".join(f"{key} {_flat(item)}" for key, item in value.items()) if isinstance(value, dict) else str(value)
-
-
-def _row(task: Task, name: str, split: Split) -> str:
-    lengths = np.diff(split.offsets)[split.index]
-    full = f"{100 * np.mean(lengths >= task.max_len):.1f} %"
-    spread = f"{lengths.min()} / {np.median(lengths):.0f} / {lengths.mean():.0f} / {lengths.max()}"
-    if isinstance(split, LMWindows):
-        full, shares = "", f"{len(split.index)} documents in one stream"
-    elif isinstance(split, PositionLabels):
-        shares = f"{len(split.labels):,} answers, {len(np.unique(split.labels)):,} different"
-    else:
-        counts = np.bincount(split.labels, minlength=task.classes)
-        shares = ", ".join(f"{label}: {100 * count / len(split):.1f} %" for label, count in enumerate(counts))
-    cells = [name, f"{len(split):,}", f"{int(lengths.sum()):,}", spread, full, shares]
-    return f"| {' | '.join(cells)} |"

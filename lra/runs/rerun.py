@@ -34,8 +34,9 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
     """Train a kept run once more, below `current.out`, and print the differences.
 
     Args:
-        path: a run's folder, or `FOLDER/runs.jsonl/RUN`.
-        current: settings of this command, which give what a record lacks: folders, packages and device.
+        path: a run's folder or its `record.json`, or `FOLDER/runs.jsonl/RUN`.
+        current: settings of this command, which give what a record lacks, such as folders and packages, and the device
+            unless it is `auto`.
         default_out: write to `reruns/NAME` instead of `current.out`, where NAME is the run's results folder.
 
     Returns:
@@ -162,7 +163,7 @@ def measurements(kept: Run) -> list[dict[str, Any]]:
 
 
 def differing(kept_lines: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[str]:
-    """Return a list with one line about the first evaluation that differs; it is empty if none does."""
+    """Return a list with one line: unequal numbers of evaluations, or the first evaluation that differs; else []."""
     if len(kept_lines) != len(made):
         return [f"{len(kept_lines)} evaluations then, {len(made)} now"]
     for old, new in zip(kept_lines, made, strict=True):

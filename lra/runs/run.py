@@ -1,13 +1,11 @@
 """Train and test one run in its folder, on every rank under torchrun."""
 
-import io
 import multiprocessing
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +23,11 @@ from lra.ops import products
 from lra.records import checkpoint, provenance, record, tensors
 from lra.records.names import CHECKPOINT, COSTS, ERRORS, METRICS, PREDICTIONS, SAMPLE, TOKENIZER, WEIGHTS
 from lra.records.record import RunRecord
+from lra.records.runs import write_array
 from lra.runs.build import Job
 from lra.runs.describe import parameters
 from lra.runs.device import PeakMemory, assign_gpu, device_of, keep_memory, reproducible, threads_at_hand
-from lra.runs.initial_weights import draw_model, load_initial_weights, pretrain, trainer_of, training_summary
+from lra.runs.initial_weights import draw_model, pretrain, trainer_of, training_summary
 from lra.runs.loggers import Loggers, log_finished
 from lra.runs.run_folder import RunFolder, Status, prepared
 from lra.runs.sweep_time import SweepTime
@@ -92,7 +91,7 @@ def run(job: Job) -> Status:
                     try:
                         if not RunFolder.of(job).resume(trainer) and (phase := components.pretraining) is not None:
                             pretrain(job, phase, trainer, device, stop)
-                        with stop:  # outside this block a signal ends the process at once
+                        with stop:  # outside `with stop` a signal ends the process at once
                             if distributed.is_main():
                                 attempt.loggers.start(trainer.lines)
                             trainer.train(stop, SweepTime(job).on_step)
@@ -102,13 +101,13 @@ def run(job: Job) -> Status:
                         status = Status.DIVERGED
                         attempt.results |= {"reason": str(error), "test": {}}
                     if task.objective == "next_token" and distributed.is_main():
-                        _save_array(job.folder / COSTS, np.array(trainer.losses, dtype=np.float32))
+                        write_array(job.folder / COSTS, np.array(trainer.losses, dtype=np.float32))
                     if status == Status.FINISHED:
                         attempt.results |= _test(job, trainer, began)
                         attempt.loggers.tested(attempt.results["test"][settings.train.selection], task.best_baseline)
                     attempt.results |= _summary(job, trainer)
                     attempt.results["peak_memory_bytes"] = memory.read()
-                    # Call `seen` after the peak memory is read, because it reads both splits into memory.
+                    # Call `seen` after the peak memory is read, because `seen` reads both splits into memory.
                     attempt.results["test_in_train"] = seen(task.train, task.test)
                     attempt.status = status
             if attempt.status != Status.FAILED:  # the other ranks wait until rank 0 has written everything
@@ -132,11 +131,7 @@ def _check_ranks(job: Job) -> None:
 
 @contextmanager
 def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> Iterator[Attempt]:
-    """On every rank, yield the state of an attempt to train a run.
-
-    Rank 0 locks the folder first, and writes the record afterwards, also after an error. The other ranks wait until
-    rank 0 has prepared the data, or leaves without training.
-    """
+    """On every rank, yield the state of an attempt to train a run. Rank 0 locks the folder and writes the record."""
     attempt = Attempt(Loggers(job))
     if not distributed.is_main():
         if not gate.wait():  # rank 0 leaves without training: its status decides the exit code
@@ -149,26 +144,17 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
     # Do not lock a complete run, because its folder may be read-only.
     with nullcontext() if folder.is_done else folder.lock():
         if folder.is_done:  # another process may have finished it before the lock was free
-            attempt.status = _skipped(job, folder)
+            attempt.status, _ = folder.status()
+            (folder.path / ERRORS).unlink(missing_ok=True)  # left by an earlier command that was refused
+            say(f"{job.title}: {attempt.status} before, nothing to do ({folder.path})")
+            if attempt.status == Status.FINISHED:
+                attempt.status = Status.SKIPPED
+                checkpoint.remove(folder.path)  # an earlier process may have been killed before it removed this file
+                log_finished(job)
             yield attempt
             return
         with attempt.loggers, _recorded(job, folder, device, stop, attempt):
             yield attempt
-
-
-def _skipped(job: Job, folder: RunFolder) -> Status:
-    """Return the status of a complete run that is not trained again: SKIPPED if it is finished, else DIVERGED.
-
-    The checkpoint of a finished run is deleted, and its metrics are logged.
-    """
-    status, _ = folder.status()
-    (folder.path / ERRORS).unlink(missing_ok=True)  # left by an earlier command that was refused
-    say(f"{job.title}: {status} before, nothing to do ({folder.path})")
-    if status != Status.FINISHED:
-        return status
-    checkpoint.remove(folder.path)  # an earlier process may have been killed before it removed this file
-    log_finished(job)
-    return Status.SKIPPED
 
 
 @contextmanager
@@ -176,7 +162,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
     """Write the record when the body finishes, pauses or fails; after a UserError, write only error.log."""
     started, config = provenance.now(), job.settings.config_key
     paused: Paused | None = None
-    folder.clear()  # from here on a folder without a record means that the run was killed
+    folder.clear()  # from here on, config.json without a record means that the run was killed
     try:
         yield
     except UserError as error:
@@ -193,6 +179,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
             attempt.status, attempt.results = Status.FAILED, {"reason": reason}
     if paused is not None:
         attempt.status, attempt.results = Status.PAUSED, {"reason": str(paused)}
+    # Not reached after a UserError: a refused run has no record.
     made = provenance.provenance(config, attempt.data_sha256, device, job.settings.precision, started)
     entries = {"status": str(attempt.status), "config": config, "provenance": attempt.conditions | made}
     RunRecord.model_validate(job.labels | attempt.results | entries).write(folder.path)
@@ -203,33 +190,31 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
 
 
 def _conditions(job: Job, device: str) -> dict[str, Any]:
-    """Return the backend and the library of matrix products for the record. Raises UserError if one cannot run here.
-
-    With `products=auto` a paused run resumes with the library that it used before.
-    """
+    """Return backend and, on a CPU, library of products for the record. Raises UserError if either cannot run here."""
     if device != "cpu":
         return job.components.backend(device)
     asked = job.settings.products
+    # `auto` depends on the processor. A run that resumes on another one keeps the library of its first steps, because
+    # the two libraries round differently.
     if asked == "auto" and (job.folder / CHECKPOINT).exists() and (saved := checkpoint.read(job.folder)):
         asked = saved[1]["run"]["environment"]["products"]
     return {**job.components.backend(device), "products": products.choose(asked)}
 
 
 def _trainer(job: Job, task: Task, device: str, stop: StopFlag, attempt: Attempt) -> Trainer:
-    """Return the trainer of a run at step 0.
-
-    Raises:
-        UserError: `train.selection` does not fit the task, the initial weights do not fit the model, a user's mixer
-            fails a check, or there is no compiler for `train.compile`.
-        Paused: a signal came during compilation.
-    """
+    """Return the trainer of a run at step 0. Raises UserError if the run cannot train with its task and options."""
     settings, components = job.settings, job.components
     if settings.train.selection == "best_test" and not task.validates_on_test:
         raise UserError(f"train.selection=best_test: {task.name} has a separate validation split; use best_val or last")
-    reproducible()
+    reproducible()  # process-wide, before the first operation on weights
     torch.set_num_threads(settings.threads or threads_at_hand())
     model = draw_model(components, task, settings.seed)
-    attempt.results |= load_initial_weights(job, model, task)
+    if (start := settings.start) is not None:
+        report = start.load(model, task)
+        left = [f"; {sum(names.values())} keep random values: {reason}" for reason, names in report["left"].items()]
+        say(f"{job.title}: {sum(report['taken'].values())} tensors from {start.path}{''.join(left)}")
+        attempt.results["init"] = report
+    # Before the model moves to the device: the checks compute on copies of the mixer on the CPU.
     if checked := check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device):
         attempt.results["checked"] = checked
     with stop:  # compilation may take minutes, and a signal then pauses the run
@@ -262,7 +247,7 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
         groups, baseline_predictions = builder.groups(task.test), builder.baseline_predictions(task)
         entries["diagnostics"] = diagnose(groups, predictions.classes, labels, baseline_predictions)
         if distributed.is_main():
-            _save_array(job.folder / PREDICTIONS, stacked(predictions.classes, labels))
+            write_array(job.folder / PREDICTIONS, stacked(predictions.classes, labels))
     split, rule, chosen = ("validation", "best", trainer.best) if job.search else ("test", selection, test[selection])
     score = f"{split} {task.metric} {chosen[task.metric]:.2f} ({rule}, step {chosen['step']})"
     if task.best_baseline is not None and not job.search:
@@ -280,18 +265,10 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
     return entries
 
 
-def _save_array(path: Path, values: np.ndarray) -> None:
-    buffer = io.BytesIO()
-    np.save(buffer, values)
-    write_atomic(path, buffer.getvalue())
-
-
 def _evaluate_on_test(job: Job, trainer: Trainer) -> tuple[dict[str, Any], Predictions | None]:
     """Test the last weights and those of the best validation, and leave the selected ones in the model.
 
-    Returns:
-        Scores by selection rule, with `best_test` if validation and test are one split; and the predictions of the
-        selected weights, None if the metric is not accuracy.
+    Return the scores by selection rule, and the predictions of the selected weights, None if the metric is no accuracy.
     """
     task, model, recipe, precision = trainer.task, trainer.model, trainer.recipe, trainer.precision
     best_step, last_step = trainer.best["step"], trainer.step
@@ -311,6 +288,6 @@ def _evaluate_on_test(job: Job, trainer: Trainer) -> tuple[dict[str, Any], Predi
     if recipe.selection == "last":
         model.load_state_dict(last_weights)
     test = {"last": last[0].entry(last_step), "best_val": best[0].entry(best_step)}
-    if task.validates_on_test:
+    if task.validates_on_test:  # one split: the weights of the best validation are those of the best test
         test["best_test"] = test["best_val"]
     return test, (last if recipe.selection == "last" else best)[1]

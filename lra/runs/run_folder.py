@@ -33,7 +33,7 @@ class Status(StrEnum):
     """Status of a run; a record has one of finished, diverged, failed and paused."""
 
     WAITING = "waiting"
-    RUNNING = "running"  # a process holds its lock
+    RUNNING = "running"  # a process holds the lock of the run
     PAUSED = "paused"
     KILLED = "killed"  # its process ended without a record
     REFUSED = "refused"  # by a UserError: a mistake in the configuration or the data
@@ -89,7 +89,10 @@ class RunFolder:
         return run is not None and run.status != Status.FAILED
 
     def _found(self, resume: str) -> tuple[RunRecord | None, list[str]]:
-        """Return the record in the folder, or None, and the differences between its run and `settings`."""
+        """Return the record, if any, and the differences between the run in the folder and `settings`.
+
+        Return (None, []) if the folder is not claimed.
+        """
         if not self.is_claimed:
             return None, []
         run, config = self.record, self.path / CONFIG
@@ -100,11 +103,17 @@ class RunFolder:
         allowed = INEXACT if resume == "inexact" else ROUNDING if ended else ()
         changes = [] if there is None else config_differences(there, self.settings, allowed)
         if run is not None and run.status == Status.FINISHED and not changes:
-            changes = _data_differences(run, self.settings)  # a paused run's data are compared by `RunFolder.resume`
+            # Compare the data of finished runs only: `resume` compares those of a paused run. They can differ only if
+            # they come from files or code of the user, so that a sweep over lra's own tasks prepares nothing here.
+            key = self.settings.config_key
+            if "code" in key or record.without_paths(key)["task"] != self.settings.task:
+                builder = configure.build(self.settings.task, "task", kind=TaskBuilder)()
+                if prepared(builder, self.settings).digest != run.provenance.data_sha256:
+                    changes = [f"the data of {run.task} have changed"]
         return run, changes
 
     def status(self) -> tuple[Status, str]:
-        """Return the status of the run and its reason, which for RUNNING names the process that trains it."""
+        """Return the status of the run and its reason, which for RUNNING says that another process uses the folder."""
         try:
             run = self.record
             # A complete run is not locked. `is_done` raises if the folder holds another configuration.
@@ -130,11 +139,12 @@ class RunFolder:
 
         If `overwrite` replaces a run of another configuration, all its files but the lock are removed first.
         """
-        sweep_partials(self.path)
+        sweep_partials(self.path)  # under the lock, so no other process is writing them
         if self.settings.overwrite and self._found(self.settings.resume)[1]:
             for path in self.path.iterdir():
                 if path.is_file() and path.name != LOCK:  # this process holds the lock
                     path.unlink()
+        # Written before the record is removed, so that a kill in between leaves a folder with a status.
         write_json(self.path / CONFIG, self.settings.config_key)
         for name in (ERRORS, RECORD):
             (self.path / name).unlink(missing_ok=True)
@@ -170,18 +180,17 @@ class RunFolder:
                 "and the record says so"
             )
         trainer.load_state_dict(tensors, state["training"])
-        trainer.resumes += 1
-        now |= {"inexact": earlier["inexact"] + conditions, "pretrain": earlier["pretrain"]}  # copied to the record
+        trainer.resumes += 1  # after the state is loaded, which has the number of earlier resumes
+        # Later checkpoints and the record contain both: a run that resumed inexactly once stays inexact.
+        now |= {"inexact": earlier["inexact"] + conditions, "pretrain": earlier["pretrain"]}
         return True
 
 
 def config_differences(config: Mapping[str, Any], settings: Settings, may_change: Container[str]) -> list[str]:
-    """List the differences between a run's recorded `config` and `settings`, except in the keys `may_change`.
-
-    Data paths are not compared, because the digests of the data are compared instead.
-    """
+    """List the differences between a run's recorded `config` and `settings`, except in the keys `may_change`."""
     now = json.loads(json.dumps(settings.config_key))  # as in a record, where tuples are lists
-    there, here = ({"code": {}, **record.without_paths(config)} for config in (config, now))
+    # Data may have moved, so digests are compared instead of paths. Only runs with the user's code have `code`.
+    there, here = ({"code": {}, **record.without_paths(each)} for each in (config, now))
     return [
         f"the code in {key.removeprefix('code.')} has changed"
         if key.startswith("code.")
@@ -191,19 +200,10 @@ def config_differences(config: Mapping[str, Any], settings: Settings, may_change
     ]
 
 
-def _data_differences(run: RunRecord, settings: Settings) -> list[str]:
-    """Return a list with one message if the data have changed since a finished run, else an empty list.
-
-    Only data from the user's files or code are compared, since others cannot change.
-    """
-    if "code" not in settings.config_key and record.without_paths(settings.config_key)["task"] == settings.task:
-        return []
-    builder = configure.build(settings.task, "task", kind=TaskBuilder)()
-    changed = prepared(builder, settings).digest != run.provenance.data_sha256
-    return [f"the data of {run.task} have changed"] if changed else []
-
-
 def prepared(builder: TaskBuilder, settings: Any) -> Task:
-    """Return the data of a task, prepared first if the cache lacks them; `settings` is what `DataConfig.of` accepts."""
+    """Return the data of a task, and prepare them first if the cache lacks them.
+
+    `settings` has the keys `cache`, `data_dir` and `workers`.
+    """
     with ProgressBar(builder.spec.name, "preparing the data, once") as progress:
         return builder.build(DataConfig.of(settings, progress))

@@ -87,7 +87,7 @@ class Settings:
 
     @cached_property
     def start(self) -> InitialWeights | None:
-        """Source of the initial weights; None if they are random."""
+        """Source of the initial weights that `init` names; None if `init` is not set."""
         if self.init is None:
             return None
         with configure.blamed("init", self.init):
@@ -95,12 +95,12 @@ class Settings:
 
     @property
     def lacks_weights(self) -> bool:
-        """True if the file of initial weights is missing, as it is until a sweep has trained the run that writes it."""
+        """True if the file of initial weights is missing, for example because another run must write it first."""
         return self.start is not None and not self.start.path.is_file()
 
     @cached_property
     def config_key(self) -> dict[str, Any]:
-        """Settings that affect results, without paths, and SHA-256 of initial weights and of the user's source files.
+        """Settings that affect results, with SHA-256 of initial weights (not their folder) and of the user's code.
 
         Raises:
             UserError: the file of initial weights, whose digest is part of the key, is missing.

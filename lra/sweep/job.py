@@ -26,7 +26,7 @@ def train(cfg: DictConfig) -> str | float:
     """Train the run of a configuration that a sweeper composed.
 
     Returns:
-        The status of the run; in a search the value to maximise, minus infinity if the run is not finished.
+        The status of the run. In a search, the value to maximise, or -inf if the run is not finished.
 
     Raises:
         Paused: a signal or a time limit stopped a run that trains in the process of the sweep itself.

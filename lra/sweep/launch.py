@@ -50,7 +50,7 @@ class Forwarding(StopFlag):
 def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     """Plan, launch and report the sweep of a composed configuration, which includes Hydra's node.
 
-    All cells are checked and listed in `sweep.json`; then the launcher gets the runs that are not finished. The
+    All cells are checked and listed in `sweep.json`; then the launcher gets the runs that remain to train. The
     outcomes of the runs are read from their folders, so they do not depend on the launcher.
 
     Raises:

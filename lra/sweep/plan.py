@@ -168,7 +168,7 @@ def _overrides(config: DictConfig, loader: ConfigLoader) -> dict[str, list[str]]
         if not texts:
             raise UserError(f"{override.input_line}: expected a list of values, or a glob that matches an option")
         choices[key.lstrip("+")] = texts
-    # Add the names in `also` to the overrides of `system` or `attention`, whichever the sweep varies.
+    # Add the names in `also` to the overrides of `system` or, if the sweep has none, to those of `attention`.
     for text in choices.pop("also", []):
         names = yaml.safe_load(text.partition("=")[2])
         check_value(list[str] | str, names, "also")

@@ -1,4 +1,4 @@
-"""Compute objective and best settings of a hyper-parameter search by another sweeper, such as Optuna's."""
+"""Compute the objective and the best settings of a search by a sweeper other than lra's, such as Optuna's."""
 
 import json
 from collections import defaultdict
@@ -75,7 +75,7 @@ def best_settings(runs: list[Run], overrides: Iterable[str]) -> list[dict[str, A
 
 
 def conclude(out: Path, overrides: Iterable[str]) -> None:
-    """Print the best settings of each system on each task and the runs that failed; write best.yaml.
+    """Print the best settings of each system on each task; list the runs that did not finish; write best.yaml.
 
     Args:
         out: results folder.

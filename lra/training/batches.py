@@ -62,8 +62,9 @@ def cuts(
     """Cut this rank's part of a batch into micro-batches.
 
     If the model does not mask padding or has norms over the batch, each micro-batch is the next `size` examples.
-    Otherwise the examples are sorted by length, longest first, and each micro-batch has at most `size * max_len`
-    tokens. If the mixers are packed, padding does not count; else it does, and `partition_by_cost` chooses the cuts.
+    Otherwise the examples are sorted by length, longest first. If the mixers are packed, each micro-batch has up to
+    about `size * max_len` tokens without padding. Else it has at most `size * max_len` tokens with padding, and
+    `partition_by_cost` chooses the cuts. Of an example with several documents, only the longest one is counted.
 
     Yields:
         (indices [m] into the batch, length to which documents are padded)

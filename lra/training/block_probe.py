@@ -1,4 +1,4 @@
-"""Measure each block on a few examples: norms, spread and asymmetry of scores (SimpleTRON, section 5.2 and Figure 5).
+"""Measure norms and spreads in each block, and the asymmetry of its scores (SimpleTRON, section 5.2 and Figure 5).
 
 Legend: B documents, H heads, N positions, Dh width of a head; A = scale * Q K^T, the scores [N, N] of each head.
 """

@@ -35,7 +35,7 @@ def started_with() -> int:
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing or not number.isdecimal():
         names = ", ".join(missing or VARIABLES[1:])
-        raise UserError(f"WORLD_SIZE={number}: expected a number, with {names} set as well; use torchrun, or unset it")
+        raise UserError(f"WORLD_SIZE={number}: expected a number, with {names} set; use torchrun, or unset WORLD_SIZE")
     return int(number)
 
 
@@ -130,7 +130,7 @@ class Gate:
             all_reduce_sum(1)
 
     def wait(self) -> bool:
-        """Wait for rank 0, and return False if it has nothing to train."""
+        """Wait for rank 0, and return False if it leaves without training."""
         return all_reduce_sum(0) == [1]
 
     def __enter__(self) -> "Gate":

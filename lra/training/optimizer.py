@@ -72,7 +72,7 @@ def update(
 ) -> Update:
     """Run one AdamW step and return its `Update`, which an accelerator may not have finished.
 
-    From the first loss or gradient that is not finite on, the weights stay unchanged.
+    A step with a loss or gradient that is not finite, and every later step, leave the weights unchanged.
 
     Args:
         optimizer: from `make_optimizer`.
@@ -106,7 +106,7 @@ def compile_blocks(model: Model) -> None:
     from torch._functorch import config as autograd_config
 
     torch._dynamo.config.specialize_float = True  # compile float settings, such as eps, as constants
-    # Maximum number of graphs per block: for training or evaluation, padded or packed, all tokens or CLS.
+    # Maximum number of graphs per block. Training, evaluation, packed batches and CLS outputs need different graphs.
     torch._dynamo.config.recompile_limit = 32
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # otherwise the run would continue uncompiled
     autograd_config.backward_pass_autocast = "off"  # else the backward pass of full-precision parts would use bf16

@@ -42,7 +42,7 @@ class GroupOverrides(TypedDict):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Recipe:
-    """The keys of `train` in the configuration. `micro_batch` does not change results."""
+    """The keys of `train` in the configuration. `micro_batch` and `eval_batch` change results by rounding only."""
 
     steps: PositiveInt
     batch_size: PositiveInt

@@ -48,8 +48,8 @@ def compute_gradient(
 ) -> Tensor:
     """Set every `grad` to the gradient of the mean loss over `examples`, and return the loss and token counts.
 
-    The gradient does not depend on the cut into `parts` or on the number of ranks: the loss of a micro-batch is divided
-    by the number of predictions in the whole batch, and dropout is keyed by document.
+    Except for rounding, the gradient does not depend on the cut into `parts` or on the number of ranks: the loss of a
+    micro-batch is divided by the number of predictions in the whole batch, and dropout is keyed by document.
 
     Returns:
         Tensor [3] for the whole batch: mean loss, number of tokens without padding, number of tokens with padding.
