@@ -20,7 +20,7 @@ from lra.mixers._softmax import Scale, info_of, scale_of, weigh
 from lra.mixers.base import Attention, MixerConfig
 from lra.ops.dropout import Dropout
 
-WIDEST = 128  # maximum block width for a window; wider blocks would gather more keys that are then masked
+MAX_WIDTH = 128  # maximum block width for a window; wider blocks would gather more keys that are then masked
 
 Rule = Callable[[Tensor, Tensor], Tensor]  # (query positions i, key positions j) -> mask
 
