@@ -213,7 +213,7 @@ class Column:
         return pd.DataFrame([{**names, "kind": "system", **row} for row in (*(c.row() for c in self.cells), *trivial)])
 
     def _chosen(self) -> list[Cell]:
-        """Return the cells, but of those that differ only in learning rate only the one with the best validation."""
+        """Return the cells; of cells that differ only in the learning rate, return the one with the best validation."""
         best, chosen = min if self.lower_is_better else max, []
         for cell in self.cells:
             same = [other for other in self.cells if other.without_rate == cell.without_rate]

@@ -24,7 +24,7 @@ RULES = {
     "best_val": "at the best validation result (`best_val`)",
     "best_test": "at the best result on the test split itself (`best_test`)",
 }
-SHOWN = {  # columns of `Report.cells` that index.html shows, with their headers
+SHOWN = {  # columns of `Column.rows`, and the intervals that `section` adds, with their headers in index.html
     "system": "system", "mean": "mean", "sd": "sd", "n": "n", "interval": "interval", "published": "published",
     "difference": "difference", "difference_interval": "its interval", "p_holm": "p (Holm)", "verdict": "verdict",
     "best": "best", "expected_best": "expected best", "majority_class": "at majority", "solved": "solved",
@@ -149,7 +149,7 @@ def section(column: Column) -> dict[str, Any]:
         rows = rows.assign(lr=None)
     if not rows.majority_class.fillna(0).any():
         rows = rows.assign(majority_class=None)  # hide a column of zeros
-    # leave out columns without values, such as those of published numbers for data that nobody published
+    # leave out columns without values, such as `published` for a task without published numbers
     shown = rows[[*SHOWN]].replace("", None).dropna(axis="columns", how="all")
     systems: dict[str, list[str]] = {}
     for cell in column.cells:
