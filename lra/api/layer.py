@@ -97,8 +97,7 @@ class AttentionLayer(nn.Module):
 
 def attentions() -> list[str]:
     """Return the names that `attention` accepts: those of this package, and your own in `lra_options/attention`."""
-    own = (USER_OPTIONS / "attention").glob("*.yaml")
-    return sorted([*choices("attention"), *(path.stem for path in own)])
+    return sorted([*choices("attention"), *choices("attention", USER_OPTIONS)])
 
 
 def attention(
