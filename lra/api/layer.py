@@ -142,6 +142,7 @@ def attention(
     make = configure.build(node, "attention", supplied=1, kind=Mixer)
     with configure.blamed("attention", node):
         mixer = make(mixer_config)
+    # After the mixer is built, because its options may decide whether it has a causal form.
     if causal and not mixer.can_be_causal:
         raise UserError(f"{name} has no causal form: omit causal=True, or choose another attention")
     if not out_proj and not mixer.projects_out:

@@ -105,7 +105,7 @@ def seconds_in_turns(steps: Mapping[Any, Callable[[], object]], rounds: int) -> 
 
 def peak_memory(step: Callable[[], object], device: str) -> int:
     """Return the peak memory of tensors during a step in bytes, without those that live between steps."""
-    step()
+    step()  # memory that the first call allocates for good is not part of a step
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()

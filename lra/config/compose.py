@@ -151,7 +151,7 @@ def _register() -> None:
     ConfigStore.instance().store("optuna", read_yaml(conf_dir() / "optuna.yaml"), group="hydra/sweeper", provider="lra")
 
 
-@cache
+@cache  # Hydra asks for each group several times in a composition
 def tables() -> dict[str, dict[str, Any]]:
     """Return the options that are entries of conf/tables/*, table1.yaml or systems.yaml, by config group and name."""
     groups: dict[str, dict[str, Any]] = {}
