@@ -73,8 +73,8 @@ def test_the_hub_is_read_in_the_official_order(tmp_path: Path, monkeypatch: pyte
         for split, count in (("train", 5 * ROWS), ("test", ROWS))
     }
 
-    def fetched(place: DataConfig, dataset: str, *, split: str, **_: Any) -> list[dict[str, Any]]:
-        return [{"img": fromarray(colours), "label": label} for label, colours in rows[split]]
+    def fetched(place: DataConfig, dataset: str, counts: dict[str, int], **_: Any) -> dict[str, list[dict[str, Any]]]:
+        return {split: [{"img": fromarray(img), "label": label} for label, img in rows[split]] for split in counts}
 
     monkeypatch.setattr(hub, "rows", fetched)
     task = Image(limit=None).build(data_config(tmp_path))

@@ -69,8 +69,8 @@ def built(folder: Path, reviews: Reviews, **changes: Any) -> Task:
 def test_every_source_of_the_same_data_has_the_same_digest(
     tmp_path: Path, reviews: Reviews, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def from_hub(at: DataConfig, dataset: str, *, split: str, **_: str) -> list[dict[str, Any]]:
-        return [{"text": review, "label": label} for label, review in reviews[split]]
+    def from_hub(at: DataConfig, dataset: str, counts: dict[str, int], **_: str) -> dict[str, list[dict[str, Any]]]:
+        return {split: [{"text": review, "label": label} for label, review in reviews[split]] for split in counts}
 
     tasks = []
     for write in (as_json_lines, as_compressed_json_lines):
@@ -157,7 +157,7 @@ def test_missing_data_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "data").mkdir()
     monkeypatch.setenv("HF_HUB_OFFLINE", str(int(offline)))
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-    message = rf"stanfordnlp/imdb .*: not in {tmp_path / 'data'}, .* Put into the data folder: imdb/train.jsonl"
+    message = rf"stanfordnlp/imdb: not in {tmp_path / 'data'}, .* Put into the data folder: imdb/train.jsonl"
     refuses(imdb(), data_config(tmp_path / "cache", tmp_path / "data"), message)
 
 

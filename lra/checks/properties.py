@@ -210,7 +210,7 @@ def padding(subject: Subject) -> None:
 
 @torch.no_grad()
 def causality(subject: Subject) -> None:
-    """For each position, compare the outputs before it for two inputs that differ from that position on."""
+    """For each position, compare the outputs before it for two inputs that are equal only before it."""
     mixer = subject.mixer(causal=subject.kind.can_be_causal, dropout=0.0)
     for x in subject.inputs(1, min_length=2) if mixer.causal else ():
         before = mixer(x.clone())

@@ -26,7 +26,7 @@ class CheckSettings:
 
 
 def maker(settings: CheckSettings) -> Callable[[MixerConfig], Mixer]:
-    """Return the constructor of the configured attention, which takes a MixerConfig."""
+    """Return a function that constructs the configured attention from a MixerConfig."""
     return configure.build(settings.attention, "attention", supplied=1, kind=Mixer)
 
 

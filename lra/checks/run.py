@@ -36,12 +36,12 @@ CHECKS = (
     Check(
         "weights", "all tensors in attributes of a mixer are registered as parameters or buffers", properties.registered
     ),
-    Check("shape", "outputs have the shape and the type of the input or of autocast", properties.shape, first=True),
+    Check("shape", "outputs have the input's shape, and its type or that of autocast", properties.shape, first=True),
     Check("device", "tensors are made on the device of the input", properties.device, quick=False),
     Check("finite", "outputs are finite, also if all positions are padding", properties.finite, first=True),
     Check("input", "the input is not changed", properties.unchanged, first=True),
     Check("state", "no state is kept between calls", properties.state, first=True),
-    Check("noise", "all noise comes from lra.ops.dropout, and none in evaluation", properties.noise, first=True),
+    Check("noise", "all noise comes from lra.ops.dropout, and evaluation has no noise", properties.noise, first=True),
     Check("rows", "an output depends on its own document alone", properties.rows, first=True),
     Check("cuts", "cutting a training batch into parts changes no output, noise included", properties.cuts),
     Check("padding", "an output does not depend on padding", properties.padding),

@@ -67,7 +67,7 @@ class Subject:
                 yield values(documents, length, self.config.dim)
 
     def difference(self, expected: Tensor, other: Tensor) -> float:
-        """Return the largest absolute difference: 0 if within the tolerance, infinity if any is not finite."""
+        """Return the largest absolute difference; 0 if within the tolerance, infinity if a difference is not finite."""
         if not expected.numel():
             return 0.0
         largest = (expected - other).abs().max().nan_to_num(nan=torch.inf, posinf=torch.inf).item()

@@ -23,6 +23,7 @@ from lra.datasets import cache, hub
 from lra.datasets.cache import SPLITS, Identity, Splits, Writer
 from lra.datasets.groups import Group, by_size, by_value
 from lra.datasets.task import DataConfig, Task, TaskSpec
+from lra.datasets.tokenise import load
 
 GENERATED = "generated"  # origin of the data, in the record of a generated task
 LISTED = 10  # maximum number of raw files whose SHA-256 a record lists; for more files it has one digest of all
@@ -135,8 +136,11 @@ class TaskBuilder(ABC):
         raise UserError(f"{text!r:.80}: {type(self).__name__} has no `encode` for texts; give token ids")
 
     def decode(self, ids: np.ndarray, tokenizer: Path) -> str | np.ndarray:
-        """Decode ids to text or, for pictures, to grey values [side, side]; by default, join the ids with spaces."""
-        return " ".join(map(str, ids.tolist()))
+        """Decode ids to text or, for pictures, to grey values [side, side].
+
+        By default, decode with the tokenizer of the prepared task; if it has none, join the ids with spaces.
+        """
+        return load(tokenizer).decode(ids.tolist()) if tokenizer.exists() else " ".join(map(str, ids.tolist()))
 
     def export(self, task: Task, folder: Path) -> None:
         """Write a prepared task to `folder`, as Parquet unless a subclass writes the files of Long Range Arena."""

@@ -51,7 +51,8 @@ def prepared(builder: "TaskBuilder") -> Task:
     the lock when that process ends, even if it was killed.
 
     Raises:
-        UserError: the data are missing or do not fit the spec, or a cached file was changed.
+        UserError: the data are missing or do not fit the spec, the cache cannot be read or written, another process
+            holds the lock for too long, or a cached file was changed.
     """
     from filelock import FileLock, Timeout  # here, because the import takes 15 ms, and --help prepares nothing
 
@@ -74,7 +75,7 @@ def prepared(builder: "TaskBuilder") -> Task:
 
 
 def identity_of(builder: "TaskBuilder") -> Identity:
-    """Return what determines the data: `builder.identity()`, SHA-256 of the raw files, and code outside of lra."""
+    """Return what determines the data: options, versions, and SHA-256 of raw files and of code outside of lra."""
     own = code.fingerprints(type(builder).__module__)  # {} for a task of lra, which has a version instead
     return {"layout": LAYOUT, **builder.identity(), "raw": raw_sha256(builder), **({"code": own} if own else {})}
 
@@ -204,7 +205,7 @@ def splits_of(folder: Path, spec: TaskSpec) -> Splits:
 
 
 def _split(name: str, arrays: dict[str, np.ndarray], spec: TaskSpec) -> Split:
-    """Return a split of the class that the spec requires; windows for language modelling overlap only in train."""
+    """Return a split of the Python class for the spec; windows for language modelling overlap only in train."""
     if spec.objective == "next_token":
         return LMWindows(**arrays, context=spec.max_len, stride=1 if name == "train" else spec.max_len)
     if spec.objective in ("positions", "reconstruct"):

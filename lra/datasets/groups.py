@@ -1,7 +1,7 @@
 """Group examples by a property, and choose random examples.
 
-A `Group` maps each value of one property to the indices [k] of the examples with this value; each of n examples has
-exactly one value. Choices use a fixed seed instead of the seed of a run, so that all runs see the same examples.
+A `Group` maps each value (or range of values) of one property to the indices [k] of its examples. Each of n examples
+has exactly one value. Choices use a fixed seed instead of the seed of a run, so that all runs see the same examples.
 """
 
 import heapq
@@ -71,8 +71,8 @@ def sampled(rows: Iterable[Row], limit: int | None, split: str) -> Iterator[Row]
     if limit is None:
         return iter(rows)
     draw = streams.generator(SEED, "data", LIMIT, *split.encode())
-    # Rows with the `limit` smallest of independent random keys are a uniform sample. `number` breaks ties between keys
-    # and restores the order.
+    # Each row gets an independent random key; the rows with the `limit` smallest keys are a uniform sample. `number`
+    # breaks ties between keys and restores the order.
     kept = heapq.nsmallest(limit, ((draw.random(), number, row) for number, row in enumerate(rows)))
     return (row for _, _, row in sorted(kept, key=lambda item: item[1]))
 

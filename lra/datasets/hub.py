@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +12,29 @@ from lra.core.files import digest, read_json, write_json
 from lra.datasets.task import DataConfig
 
 
-class NotFetched(Exception):
-    """The hub could not be reached or has no such data; the message is one line."""
-
-
-def rows(config: DataConfig, dataset: str, *, split: str, count: int, wants: str) -> Any:
-    """Return the rows of a split of a data set on the hub, loaded by `datasets`.
+def rows(config: DataConfig, dataset: str, counts: dict[str, int], *, wants: str) -> dict[str, Any]:
+    """Return the rows of the splits of a data set on the hub, loaded by `datasets`.
 
     Args:
         config: folders; the download goes into the cache, and the error names the data folder.
         dataset: name of the data set.
-        split: name of the split.
-        count: expected number of rows.
+        counts: expected number of rows of each split, by its name.
         wants: files or folders that the user may put into the data folder instead; the error names them.
 
     Raises:
-        UserError: the download failed (`missing_data_error`), or the split does not have `count` rows.
+        UserError: the download failed (`missing_data_error`), or a split has another number of rows.
     """
 
     def load() -> Any:
         import datasets
 
-        return datasets.load_dataset(dataset, split=split, cache_dir=str(config.cache / "hub"))
+        return datasets.load_dataset(dataset, split=[*counts], cache_dir=str(config.cache / "hub"))
 
-    found = _fetched(load, config, f"{dataset} ({split})", wants=wants)
-    if len(found) != count:
-        raise UserError(f"{dataset}: {len(found):,} rows in {split}, expected {count:,}")
+    found = dict(zip(counts, from_hub(dataset, load, partial(missing_data_error, config, dataset, wants)), strict=True))
+    for split, count in counts.items():
+        # A changed upload would give other data under the same name of the task.
+        if len(found[split]) != count:
+            raise UserError(f"{dataset}: {len(found[split]):,} rows in {split}, expected {count:,}")
     return found
 
 
@@ -55,15 +52,16 @@ def file(config: DataConfig, repository: str, name: str, *, wants: str) -> Path:
 
         return Path(hf_hub_download(repository, name, cache_dir=str(config.cache / "hub")))
 
-    return _fetched(load, config, f"{name} of {repository}", wants=wants)
+    what = f"{name} of {repository}"
+    return from_hub(what, load, partial(missing_data_error, config, what, wants))
 
 
 @cache
 def files(config: DataConfig, name: str, configuration: str | None = None) -> dict[str, list[Path]]:
-    """Return the paths of the Arrow files of each split of a data set that `datasets.load_dataset` loads.
+    """Load a data set with `datasets.load_dataset`, and return the paths of the Arrow files of each split.
 
-    `name` is a data set on the hub or a local folder. A data set that was fetched before is read from the cache,
-    without a request to the hub.
+    `name` is a data set on the hub or a local folder. If a data set was fetched from the hub before, the cache has its
+    paths, and no request is sent to the hub.
 
     Raises:
         UserError: the data set cannot be loaded.
@@ -79,26 +77,23 @@ def files(config: DataConfig, name: str, configuration: str | None = None) -> di
     fetched = config.cache / "hub" / f"{digest([name, configuration])[:16]}.json"
     local = Path(name).is_dir()
     if local or not fetched.is_file():
-        try:
-            write_json(fetched, from_hub(name, load, local))
-        except NotFetched as error:
-            raise UserError(f"task.data=hf:{name}: {error}") from None
+        write_json(fetched, from_hub(name, load, lambda reason: UserError(f"task.data=hf:{name}: {reason}"), local))
     return {split: list(map(Path, paths)) for split, paths in read_json(fetched).items()}
 
 
-def from_hub(what: str, load: Callable[[], Any], local: bool = False) -> Any:
+def from_hub(what: str, load: Callable[[], Any], failed: Callable[[str], UserError], local: bool = False) -> Any:
     """Return the result of `load`; unless the data are local, first print a message and check that the hub answers.
 
     Raises:
-        NotFetched: loading failed.
+        UserError: loading failed; `failed` makes the error from the reason, which is one line.
     """
     try:
         if not local:
             say(f"fetching {what} from the Hugging Face hub")
             _ask()
         return load()
-    except Exception as error:
-        raise NotFetched(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+    except Exception as error:  # `datasets` and the client of the hub have no common class of errors
+        raise failed(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
 
 
 def is_reachable() -> bool:
@@ -110,17 +105,10 @@ def is_reachable() -> bool:
     return True
 
 
-def missing_data_error(config: DataConfig, what: str, *, wants: str, reason: str) -> UserError:
+def missing_data_error(config: DataConfig, what: str, wants: str, reason: str) -> UserError:
     """Return the error for data that are not in the data folder and could not be downloaded."""
     looked = f"not in {config.data_dir}" if config.data_dir else "no data folder is set (LRA_DATA=... or data_dir=...)"
     return UserError(f"{what}: {looked}, and it could not be fetched ({reason}). Put into the data folder: {wants}")
-
-
-def _fetched(load: Callable[[], Any], config: DataConfig, what: str, *, wants: str) -> Any:
-    try:
-        return from_hub(what, load)
-    except NotFetched as error:
-        raise missing_data_error(config, what, wants=wants, reason=str(error)) from None
 
 
 def _ask() -> None:

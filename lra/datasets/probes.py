@@ -1,9 +1,10 @@
 """Define the base class of probes. A probe is a generated task that tests one ability of a mixer.
 
 An example is a sequence with answers at some positions; only these positions are scored. Examples are generated in
-blocks. A block depends only on (seed, split, block) and is drawn from raw Philox bits, so that a seed gives the same
-bytes on every machine, and a larger split begins with the examples of a smaller one. Accuracy is computed over the
-scored positions of all examples together; the loss is the mean over the scored positions of a batch.
+blocks. A block depends only on `example_options`, the seed, the split and its own index, and is drawn from raw Philox
+bits. So a seed gives the same bytes on every machine, and a larger split begins with the examples of a smaller one.
+Accuracy is computed over the scored positions of all examples together; the loss is the mean over the scored positions
+of a batch.
 """
 
 from abc import abstractmethod

@@ -14,7 +14,7 @@ from lra.core.files import parse_json
 
 BEGINNING = 1_024  # number of bytes at the start of a file that are searched for the `[` of a JSON array
 LFS_POINTER = b"version https://git-lfs"
-NOT_UTF8 = "not UTF-8; convert the file, from Latin-1 with `iconv -f LATIN1 -t UTF-8`"
+NOT_UTF8 = "not UTF-8; convert the file, for example from Latin-1 with `iconv -f LATIN1 -t UTF-8`"
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def contents(path: Path) -> bytes:
 
 
 def lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield (`path:line number`, line without line end) for each line of a file that is not blank."""
+    """Yield (`path:line number`, line without line end) for each line of a file, except blank lines."""
     with opened(path) as file:
         for number, line in enumerate(file, start=1):
             if line.strip(b" \r\n"):

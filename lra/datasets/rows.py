@@ -33,7 +33,7 @@ class Rows(Dataset[Row]):
     """Dataset of the examples of one split, read from memory-mapped files.
 
     A pickle holds only folder, name and spec; the files are opened again when it is loaded. An item is a dictionary of
-    int64 tensors without padding:
+    tensors without padding, int64 unless another type is given:
 
     - tasks that classify: `tokens` [L], or `tokens_1` and `tokens_2` for pairs, and the integer `label`;
     - other tasks: `tokens` [L], `targets` [L], which are -100 at positions that are not scored, and `mask` bool [L],
@@ -87,8 +87,8 @@ class Rows(Dataset[Row]):
     def dataset(self, classes: Sequence[str], digest: str) -> "datasets.Dataset":
         """Return the split as a dataset of the library `datasets`, with features and class names.
 
-        The rows have no `mask`. For language modelling a row is a document, since training windows overlap. Tokens that
-        are stored in the order of the rows are not copied.
+        The rows have no `mask`. For language modelling a row is a document, since training windows overlap. Tokens are
+        not copied if they are stored in the order of the rows and the split's `shift` is 0.
         """
         import datasets
         import pyarrow as pa
@@ -151,7 +151,7 @@ def _lists(lengths: np.ndarray, values: np.ndarray) -> "pa.ListArray":
 def collate(rows: Sequence[Row]) -> dict[str, Tensor]:
     """Return a batch of rows, padded on the right to the longest row: tokens with 0, targets with -100.
 
-    The batch has the keys of the rows: `tokens` [B, L], `label` [B], `targets` [B, L], `mask` [B, L]. If the rows have
+    The batch has the keys of the rows. Shapes are [B] for `label`, and [B, L] for all other keys. If the rows have
     no `mask`, the batch gets masks [B, L] that are True at tokens and False at padding: `mask`, or `mask_1` and
     `mask_2` for pairs.
     """

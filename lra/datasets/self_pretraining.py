@@ -71,8 +71,8 @@ class TokenPrediction(Split):
 class MaskedTokens(TokenPrediction):
     """Split for masked prediction: random tokens of each document, at least one, are masked and predicted.
 
-    The masked positions depend only on (seed, draw, document). Each training step uses another draw; all evaluations
-    use draw 0.
+    The masked positions depend only on `share`, `seed`, `draw` and the document. Each training step has another value
+    of `draw`; all evaluations have 0.
 
     Args:
         share: probability of masking a token.

@@ -1,7 +1,7 @@
 """Read labelled texts or token ids from CSV, TSV, JSON, Parquet and Arrow files.
 
 CSV is read with Python's `csv`, which reports the line of each row and refuses text after a closing quote mark; pyarrow
-and pandas accept such text as part of the cell, or do not report the line. Every cell is text: 007 stays 007.
+and pandas accept such text as part of the cell, or do not report the line. Every CSV cell is text: 007 stays 007.
 """
 
 import csv
@@ -31,7 +31,7 @@ DIALECTS: dict[Quotes | None, dict[str, Any]] = {
 }
 
 Row = tuple[str, dict[str, Any]]
-"""`file:line` of a row, and its values by column."""
+"""Location of a row in errors, such as `file:line`, and values of the row by column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Columns:
 
 
 class Example(NamedTuple):
-    """Row of a file: its `file:line`, its label, and one or two texts or arrays of token ids + 1 [L] uint16.
+    """Row of a file: its location, its label, and one or two texts or arrays [L] uint16 of token ids + 1.
 
     The label is '' for an empty cell, and None for a null or for -1 in a `datasets.ClassLabel` column.
     """

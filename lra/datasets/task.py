@@ -1,4 +1,4 @@
-"""Define the classes of prepared tasks, of their specs and of their splits.
+"""Define the Python classes of prepared tasks, of their specs, of their splits, and of folders (`DataConfig`).
 
 The documents of a split differ in length and are memory-mapped: one array holds the tokens of all documents, another
 the offsets at which they start. Padding is added per batch and never stored; token id 0 is padding in all tasks.
@@ -64,7 +64,7 @@ class TaskSpec:
 
     @property
     def metric(self) -> str:
-        """Name of the metric in tables: `accuracy`, which is in percent, or `perplexity`."""
+        """Name of the metric in results: `accuracy`, which is in percent, or `perplexity`."""
         return "perplexity" if self.objective in ("next_token", *OF_INPUTS) else "accuracy"
 
 
@@ -100,7 +100,7 @@ class Split:
         return self.tokens[self.offsets[row] : self.offsets[row + 1]]
 
     def stored(self, rows: Iterable[int]) -> Iterator[np.ndarray]:
-        """Yield the tokens [L] of each of the stored documents with the indices `rows`."""
+        """Yield the stored numbers [L], without `shift`, of each of the stored documents with the indices `rows`."""
         tokens, offsets = np.asarray(self.tokens), np.asarray(self.offsets)  # indexing a memmap is slower
         return (tokens[offsets[row] : offsets[row + 1]] for row in rows)
 
@@ -178,7 +178,7 @@ class Task(TaskSpec):
 
     @property
     def validates_on_test(self) -> bool:
-        """True if the protocol validates on the test split (as LRA and the papers do on text)."""
+        """True if `val` is the test split, as in the protocol of Long Range Arena for `text`."""
         return self.val is self.test
 
     @property

@@ -48,8 +48,8 @@ def head_and_tail(ids: np.ndarray, head: int, tail: int) -> np.ndarray:
 def train_bpe(texts: Iterable[str], vocabulary: int, path: Path) -> "Tokenizer":
     """Return a byte-level BPE tokenizer that is trained on texts, and save it as `path`; training is deterministic.
 
-    The tokenizer has `vocabulary` tokens, padding included. The text "[PAD]" in a document is encoded as ordinary
-    characters, never as padding.
+    The tokenizer has at most `vocabulary` tokens, padding included. The text "[PAD]" in a document is encoded as
+    ordinary characters, never as padding.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -107,11 +107,6 @@ def load(path: Path) -> "Tokenizer":
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no narrower class
         raise UserError(f"{path}: not a tokenizer: {error}; delete {path.parent} and prepare again") from None
-
-
-def decode(ids: np.ndarray, tokenizer: Path) -> str:
-    """Return the text of token ids; `tokenizer` is the path of the JSON file of the tokenizer."""
-    return load(tokenizer).decode(ids.tolist())
 
 
 def encode(tokenizer: "Tokenizer", texts: list[str]) -> Iterator[np.ndarray]:

@@ -10,7 +10,7 @@ Source:
 import json
 import re
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ CONFIG, TOKENIZER_CONFIG, VOCABULARY, CLS = "config.json", "tokenizer_config.jso
 HUB = "hub:"  # prefix of `init.folder` for models on the Hugging Face hub
 REPOSITORY = re.compile(r"hub:([\w.-]+/)?\w[\w.-]*")
 TABLES = ("word", "position", "token_type")  # BERT's embedding tables
-BLOCKS = {  # settings of the model that are the same in BERT models of all sizes
+BLOCKS = {  # options `model.*`, with the values that all BERT models have
     "norm": "post", "norm_over": None, "final_norm": False, "bias": True, "attention_bias": True,
     "positions": "learned", "cls_position": True, "embedding_norm": True,
     "feed_forward_activation": "gelu", "feed_forward_dim": None,
@@ -66,7 +66,22 @@ class Bert(InitialWeights):
             return super().path
         if not REPOSITORY.fullmatch(self.folder):
             raise UserError(f"init.folder={self.folder}: expected hub:OWNER/NAME")
-        return _from_hub(self.folder.removeprefix(HUB), self.file) / self.file
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        files = [self.file, CONFIG, TOKENIZER_CONFIG, VOCABULARY]
+        fetch = partial(snapshot_download, self.folder.removeprefix(HUB), allow_patterns=files)
+        # Look into the client's cache first, so that a model that was fetched before needs no network.
+        with suppress(LocalEntryNotFoundError):
+            kept = Path(fetch(local_files_only=True)) / self.file
+            if kept.is_file():  # an interrupted download leaves the folder without this file
+                return kept
+
+        def failed(reason: str) -> UserError:
+            advice = f"put {', '.join(files)} into a folder and set init.folder to it"
+            return UserError(f"init.folder={self.folder}: it could not be fetched ({reason}); {advice}")
+
+        return Path(hub.from_hub(self.folder.removeprefix(HUB), fetch, failed)) / self.file
 
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
         self._check_shape(model)
@@ -89,7 +104,7 @@ class Bert(InitialWeights):
         positions, wanted = positions + segments[0], len(model.embedding.positions)  # type: ignore[arg-type]
         if len(positions) < wanted:
             raise UserError(
-                f"{self.path}: {len(positions)} positions, but the task needs {wanted}, CLS included; shorten the task"
+                f"{self.path}: {len(positions)} positions, but the task needs {wanted}, CLS included; shorten the texts"
             )
         return {
             "embedding.tokens.weight": words,
@@ -142,22 +157,3 @@ class Bert(InitialWeights):
             return json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: {error}; {self.hint}") from None
-
-
-def _from_hub(repository: str, weights: str) -> Path:
-    """Return the folder of a model in the hub client's cache; download the model first if it is not there."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    files = [weights, CONFIG, TOKENIZER_CONFIG, VOCABULARY]
-    with suppress(LocalEntryNotFoundError):  # raised if the model is not in the cache; it is then downloaded below
-        kept = Path(snapshot_download(repository, allow_patterns=files, local_files_only=True))
-        if (kept / weights).is_file():
-            return kept
-    try:
-        return Path(hub.from_hub(repository, lambda: snapshot_download(repository, allow_patterns=files)))
-    except hub.NotFetched as error:
-        raise UserError(
-            f"init.folder={HUB}{repository}: it could not be fetched ({error}); put {', '.join(files)} "
-            "into a folder and set init.folder to it"
-        ) from None

@@ -54,15 +54,15 @@ class InitialWeights(ABC):
 
     @abstractmethod
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
-        """Return all weights in the file, by the names that they have in `model`."""
+        """Return the weights from the file that a model can have, by their names in `model`."""
 
     def load(self, model: "Model", task: "Task") -> dict[str, Any]:
         """Load the weights into the model.
 
         Returns:
             Dict with the SHA-256 of the file (`sha256`), the number of loaded parameters (`parameters_taken`), and
-            counts of weights by name: weights loaded from the file (`taken`), weights of the model left at their random
-            values, by reason (`left`), and weights of the file that the model does not have (`unused`).
+            counts of weights by name: weights loaded from the file (`taken`), weights of the model that keep their
+            random values, by reason (`left`), and weights of `tensors` that the model does not have (`unused`).
 
         Raises:
             UserError: if weights in `take` are missing or have another shape, a frozen weight is not loaded, or no
@@ -106,7 +106,7 @@ class Checkpoint(InitialWeights):
     """Initial weights from another run; a weight is loaded if its name and shape are the same in both models."""
 
     file = WEIGHTS
-    hint = "train that run with checkpoint.keep=true"
+    hint = "train the run in this folder with checkpoint.keep=true"
 
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
         return weights_of_run(self.path)

@@ -44,7 +44,11 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, key_mask: Tensor | None, num_outputs: int | None = None, packed: Packed | None = None
     ) -> Tensor:
-        """Apply the block to x [B, N, D] -> [B, N or num_outputs, D]; the arguments are those of `Mixer.mix`."""
+        """Return the block's output [B, N or num_outputs, D] for x [B, N, D].
+
+        The arguments, and the shapes with a packed batch, are those of `Mixer.mix`.
+        """
+        # [B, N or num_outputs, D], or [R, D]
         mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, num_outputs, packed)
         if num_outputs is not None:  # the other positions are dropped, so the batch is no longer packed
             x, packed = x[:, :num_outputs] if packed is None else packed.firsts(x).unsqueeze(1), None

@@ -19,8 +19,8 @@ from lra.ops.device import at_least_float32
 def head_of(spec: TaskSpec, architecture: Architecture) -> nn.Module:
     """Create the head that maps features to logits.
 
-    The head reads vectors of positions [..., D] if the task predicts positions, the vector of the last position [B, D]
-    if the task reconstructs its input, and otherwise `pair_features` of pooled documents.
+    The head reads `pair_features` of pooled documents if the objective is `classify`, the vector of the last position
+    [B, D] if it is `reconstruct`, and otherwise the vectors of positions [..., D].
     """
     dim, interaction = architecture.dim, architecture.pair_features == "interaction"
     if interaction and spec.documents != 2:
@@ -35,7 +35,8 @@ def head_of(spec: TaskSpec, architecture: Architecture) -> nn.Module:
 class Reconstruction(nn.Module):
     """Head that predicts the token of each position from one vector plus the position's sinusoids.
 
-    As in MAD (Poli et al. 2024), but with the hidden layers of `document_head` instead of two of the model's width.
+    MAD (Poli et al. 2024) has the same head, but with two hidden layers of the model's width instead of those of
+    `document_head`.
     """
 
     positions: Tensor  # [L, D]
@@ -51,7 +52,8 @@ class Reconstruction(nn.Module):
         """Map x [B, D] to [B, L, classes], or to [m, classes] at the flat indices `scored` [m] into [B, L]."""
         length = len(self.positions)
         if scored is None:
-            return self.decoder(x[:, None] + self.positions)
+            return self.decoder(x[:, None] + self.positions)  # [B, 1, D] + [L, D]
+        # [m, D]: document and position of each index.
         return self.decoder(x[scored // length] + self.positions[scored % length])
 
 
@@ -76,6 +78,7 @@ def document_head(features: int, spec: TaskSpec, architecture: Architecture) -> 
 def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
     """Pool x [B P, N, D] to [B P, D], over the positions where `mask` [B P, N] is True, or over all if it is None."""
     if pooling == "last":
+        # The clamp to 1 gives index 0 instead of -1 for a document without real positions.
         return x[:, -1] if mask is None else x[torch.arange(len(x), device=x.device), mask.sum(dim=1).clamp(min=1) - 1]
     if pooling in ("cls", "first"):
         return x[:, 0]
@@ -83,14 +86,14 @@ def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
         x = at_least_float32(x)  # bf16 would round the sums and the numbers of tokens
     if mask is None:
         return x.amax(dim=1) if pooling == "max" else x.mean(dim=1)
-    real = mask.unsqueeze(-1)
+    real = mask.unsqueeze(-1)  # [B P, N, 1]
     if pooling == "max":  # the maximum of a document without real positions is set to 0
         return x.masked_fill(~real, -torch.inf).amax(dim=1).masked_fill(~real.any(dim=1), 0)
     return x.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 
 
 def pair_features(documents: Tensor, interaction: bool) -> Tensor:
-    """Join documents [B, P, D] to [B, P D]; with `interaction` join two, u and v, to [u, v, u v, u - v] [B, 4 D]."""
+    """Join documents [B, P, D] to [B, P D]; with `interaction` join each pair u, v to [u, v, u v, u - v] [B, 4 D]."""
     if not interaction:
         return documents.flatten(1)
     first, second = documents.unbind(1)

@@ -28,6 +28,7 @@ class Moments(torch.autograd.Function):
         size = POSITIONS if by_bands else x.shape[1]  # number of positions in a piece
         pieces = x.split(size, dim=1)
         masks = [None] * len(pieces) if key_mask is None else key_mask.split(size, dim=1)
+        # [B, 1, D]; any vector near the mean would do, and this one needs no further pass over x.
         near = mean_of_real(pieces[0][:, :POSITIONS], None if masks[0] is None else masks[0][:, :POSITIONS])
         total = x.new_zeros(len(x), 1, x.shape[2], dtype=torch.float64)
         gram = x.new_zeros(len(x), x.shape[2], x.shape[2], dtype=torch.promote_types(x.dtype, torch.float32))
@@ -50,7 +51,7 @@ class Moments(torch.autograd.Function):
     def backward(ctx, by_mean: Tensor, by_gram: Tensor) -> tuple[Tensor, None]:
         x, key_mask, mean = ctx.saved_tensors
         twice = (by_gram + by_gram.mT).to(x.dtype)  # [B, D, D]
-        # The gradient of x_j is (x_j - m) twice + by_mean / count; the terms without x_j are equal for all positions.
+        # The gradient of x_j is (x_j - m) @ twice + by_mean / count; the terms without x_j are equal for all positions.
         shared = by_mean.unsqueeze(1) / ctx.count - mean @ twice.double()  # [B, 1, D]
         return zero_padding_(torch.baddbmm(shared.to(x.dtype), x, twice), key_mask), None
 
@@ -66,7 +67,7 @@ def zero_padding_(x: Tensor, key_mask: Tensor | None) -> Tensor:
 
 
 def mean_of_real(x: Tensor, key_mask: Tensor | None) -> Tensor:
-    """Return the mean [B, 1, D] of the real positions of x [B, L, D]; zero for documents without any."""
+    """Return the mean [B, 1, D] of the real positions of x [B, L, D]; zero if a document has no real positions."""
     if key_mask is None:
         return x.mean(dim=1, keepdim=True)
     real = key_mask.unsqueeze(-1)

@@ -213,7 +213,7 @@ class Column:
         return pd.DataFrame([{**names, "kind": "system", **row} for row in (*(c.row() for c in self.cells), *trivial)])
 
     def _chosen(self) -> list[Cell]:
-        """Return the cells, but of those that differ only in learning rate only the one with the best validation."""
+        """Return the cells; of cells that differ only in the learning rate, return the one with the best validation."""
         best, chosen = min if self.lower_is_better else max, []
         for cell in self.cells:
             same = [other for other in self.cells if other.without_rate == cell.without_rate]
@@ -234,10 +234,10 @@ def reference(cell: Cell, cells: list[Cell], name: str | None) -> Cell | None:
     settings = CASE.sub("", cell.settings).strip()
     same_settings = [other for other in measured if CASE.sub("", other.settings).strip() == settings]
     if name is None and cell.is_pretrained:
-        scratch = [other for other in same_settings if not other.is_pretrained
-                   and (other.attention, other.variant) == (cell.attention, cell.variant)]  # fmt: skip
-        if scratch:
-            return scratch[0]
+        system = cell.attention, cell.variant
+        for other in same_settings:
+            if not other.is_pretrained and (other.attention, other.variant) == system:
+                return other
     named = [other for other in measured if (other.is_vanilla if name is None else name in (other.system, other.base))]
     if named:
         same = [other for other in same_settings if other in named]

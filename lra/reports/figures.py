@@ -1,4 +1,4 @@
-"""Draw the figures of a report as SVG with matplotlib: seeds, curves, cost, accuracy by depth and length."""
+"""Draw the figures of a report as SVG with matplotlib: seeds, steps, curves, cost, accuracy by depth and length."""
 
 import io
 import math
@@ -102,7 +102,7 @@ def _panels(columns: list[Column], draw: Callable[..., bool], styles: dict[str, 
     if handles:
         order = dict.fromkeys([*(style["label"] for style in styles.values()), *handles])  # "others" come last
         handles = {label: handles[label] for label in order if label in handles}
-        # two columns of short names fit into the width of a panel
+        # if all names are short, a legend of two columns fits into the width of a panel
         across = 2 if max(map(len, handles)) < LONGEST // 2 + 4 else 1
         figure = Figure(figsize=(WIDTH, LINE * math.ceil(len(handles) / across) + 0.1))
         figure.legend(handles.values(), handles.keys(), loc="center", ncols=across)
@@ -155,7 +155,7 @@ def _seeds(axis: Axes, column: Column, _: dict[str, Style]) -> bool:
 
 
 def _steps(axis: Axes, column: Column, _: dict[str, Style]) -> bool:
-    """Draw the number of steps of each seed, open if it missed the goal; return True if the task has a goal."""
+    """Draw each seed's number of steps as a dot, open if it missed the goal; return True if the task has a goal."""
     cells = [cell for cell in column.cells if cell.goal is not None]
     for y, cell in enumerate(cells):
         ended = cell.frame[cell.frame.steps.notna()]
@@ -221,7 +221,7 @@ def _cost(axis: Axes, column: Column, styles: dict[str, Style]) -> bool:
     wide = max(times) > 3 * min(times)
     if wide:
         axis.set_xscale("log")
-    # labels of all digits of three decades would overlap
+    # beyond a factor of 30 only powers of ten have labels, because more labels would overlap
     digits = (1.0,) if max(times) > 30 * min(times) else (1.0, 2.0, 5.0)
     axis.xaxis.set_major_locator(LogLocator(subs=digits, numticks=6) if wide else MaxNLocator(4))
     axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))

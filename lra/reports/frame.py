@@ -4,7 +4,7 @@ A run is missing if a sweep declared it but no such run exists. Missing runs hav
 """
 
 import math
-import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,9 @@ MILESTONES = ("50", "90", "99")  # validation accuracies in percent
 LARGEST = 1e15  # a perplexity above this is treated as infinite
 COLUMN = ["protocol", "selection", "task"]  # keys that identify a column of a table
 CELL = [*COLUMN, "attention", "variant", "settings"]  # keys that identify a cell
+# Runs of a cell may differ in the seed, in initial weights, and in settings that only change rounding, as another
+# processor does, too.
+FREE = {"config.seed", "config.init.sha256", *(f"config.{key}" for key in ROUNDING)}
 INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # columns of the DataFrame that seeds.csv omits
 
 
@@ -128,11 +131,9 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
 
 def _missing(cell: DeclaredCell, seed: int, selection: str | None) -> dict[str, Any]:
     return {
+        **cell.model_dump(include={"protocol", "attention", "variant"}),
         "run": None,
         "cell": cell.folder,
-        "protocol": cell.protocol,
-        "attention": cell.attention,
-        "variant": cell.variant,
         "selection": selection or cell.selection,
         "task": printable(cell.task_name),
         "settings": settings_text(cell.settings),
@@ -145,21 +146,18 @@ def _missing(cell: DeclaredCell, seed: int, selection: str | None) -> dict[str, 
 def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
     """Return a short name for each task, by task.
 
-    If `titles` has a title for the task, this is the short name. If it has a title only for the task without options,
-    the short name is that title with a suffix: `-copies` for JPEG copies of all published images, `-short` for another
-    length, `-small` for other options. If it has neither, the short name is the task's name without options. If several
-    tasks would get the same name, the second gets `NAME-2`, the third `NAME-3`.
+    The short name is the task's title in `titles`, else the title of the task without options with the suffix `-short`
+    for another length or `-small` for other options, else the task's name without options. If several tasks would get
+    the same name, the second gets `NAME-2`, the third `NAME-3`.
     """
     names: dict[str, str] = {}
+    taken = Counter[str]()
     for task in tasks:
         base, _, note = task.partition(" (")
         suffix = "-short" if "length" in note else "-small" if note else ""
-        # without a limit there are as many JPEG copies as original images, so `-small` would be wrong
-        if note.startswith("JPEG copies") and "limit" not in note:
-            suffix = "-copies"
         name = titles.get(task) or (titles[base] + suffix if base in titles else base)
-        same = sum(re.fullmatch(rf"{re.escape(name)}(-\d+)?", other) is not None for other in names.values())
-        names[task] = f"{name}-{same + 1}" if same else name
+        taken[name] += 1
+        names[task] = f"{name}-{taken[name]}" if taken[name] > 1 else name
     return names
 
 
@@ -212,10 +210,6 @@ def declared_reference(frame: pd.DataFrame) -> tuple[str | None, float]:
     return pairs[0]
 
 
-# Runs of a cell may differ only in the seed, the initial weights, paths of data and settings that only change rounding.
-# Runs of a column must have the same task version, data, metric, protocol and goal.
-
-
 def refuse_hidden_differences(frame: pd.DataFrame) -> None:
     """Raise UserError if a table would pool or compare runs that differ in settings that the table does not show."""
     for _, cell in frame.groupby(CELL, sort=False):
@@ -233,42 +227,30 @@ def conflict(runs: list[Run], shared: str) -> str:
 
     `shared` names what these runs share in the table: `a cell` or `a column`.
     """
-    values = _pooled if shared == "a cell" else _compared
     # runs are compared with the first one; runs without a digest of the data, which match any data, come last
     runs = sorted(runs, key=lambda run: run.record.provenance.data_sha256 is None)
     for run in runs[1:]:
-        # tables show `record.settings`, so cells of a column may differ in them
-        varied = {f"config.{key}" for other in (runs[0], run) for key in other.record.settings}
-        for key, mine, theirs in record.differences(values(runs[0].record), values(run.record)):
-            if (key not in varied or shared == "a cell") and not (key == "data" and None in (mine, theirs)):
-                fault = f"differ in {key}: {mine} and {theirs}"
-                if key.startswith("code."):
-                    fault = f"were trained by different code: {key.removeprefix('code.')} was edited between them"
-                return f"{runs[0].name} and {run.name} would share {shared} of the table but {fault}"
+        ignored = set(FREE)
+        if shared == "a column":  # tables show `record.settings`, so cells of a column may differ in them
+            ignored |= {f"config.{key}" for other in (runs[0], run) for key in other.record.settings}
+        first, other = (_shared_values(each.record, shared) for each in (runs[0], run))
+        for key, mine, theirs in record.differences(first, other):
+            if key in ignored or (key == "data" and None in (mine, theirs)):
+                continue
+            fault = f"differ in {key}: {mine} and {theirs}"
+            if key.startswith("config.code."):
+                fault = f"were trained by different code: {key.removeprefix('config.code.')} was edited between them"
+            return f"{runs[0].name} and {run.name} would share {shared} of the table but {fault}"
     return ""
 
 
-def _pooled(record: RunRecord) -> dict[str, Any]:
-    """Return the values that all runs of a cell must have in common."""
-    config = {key: value for key, value in without_paths(record.config).items() if key != "seed"}
-    if "train" in config:
-        # settings in ROUNDING only change rounding errors, as a different processor does
-        config["train"] = {key: value for key, value in config["train"].items() if f"train.{key}" not in ROUNDING}
-    if config.get("init"):  # each seed may start from other weights
-        config["init"] = {key: value for key, value in config["init"].items() if key != "sha256"}
-    sources = config.pop("code", {})
-    data = {"data": record.provenance.data_sha256, "task_version": record.task_version, "metric": record.metric}
-    return {**data, "config": config, "code": sources}
-
-
-def _compared(record: RunRecord) -> dict[str, Any]:
-    """Return the values that all runs of a column must have in common."""
-    train = record.config.get("train", {})
-    # runs notice the goal only when they evaluate, so the number of steps to it depends on `eval_every`
-    goal = {} if record.goal is None else {"eval_every": train.get("eval_every")}
-    return {
-        "task_version": record.task_version,
-        "data": record.provenance.data_sha256,
-        "metric": record.metric,
-        "config": {"protocol": record.config.get("protocol"), "train": {"goal": record.goal, **goal}},
-    }
+def _shared_values(record: RunRecord, shared: str) -> dict[str, Any]:
+    """Return the values, except for those in `FREE`, that all runs of `a cell` or of `a column` must have in common."""
+    config = without_paths(record.config)
+    if shared == "a column":
+        # runs notice the goal only when they evaluate, so the number of steps to it depends on `eval_every`
+        keys = ["goal"] if record.goal is None else ["goal", "eval_every"]
+        train = config.get("train", {})
+        config = {"protocol": config.get("protocol"), "train": {key: train.get(key) for key in keys}}
+    data = record.provenance.data_sha256
+    return {"data": data, "task_version": record.task_version, "metric": record.metric, "config": config}

@@ -99,7 +99,7 @@ class Published:
         self._rows = {(row.attention, row.variant): row for row in self.systems.values() if row.attention}
 
     def add(self, attention: str, variant: str, row: TableName | dict[str, str] | None) -> None:
-        """Add a table row for a user's attention, unless the name, or the attention and variant, already have one."""
+        """Add a table row for a user's attention, unless a row has the same name or the same attention and variant."""
         if row is None or (attention, variant) in self._rows:
             return
         row = row if isinstance(row, TableName) else TableName(**row)
@@ -109,7 +109,7 @@ class Published:
             self.systems[name] = self._rows[attention, variant] = system
 
     def name(self, attention: str, variant: str, settings: str) -> str:
-        """Return the name of a table row: the system, or `ATTENTION, VARIANT` if unknown, and settings in brackets."""
+        """Return a table row's name: the system's or, if unknown, `ATTENTION, VARIANT`; settings follow in brackets."""
         row = self._rows.get((attention, variant))
         name = row.name if row else f"{attention}, {variant}"
         return f"{name} ({settings})" if settings else name

@@ -12,7 +12,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 TEX = {
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
     **{letter: f"${letter}$" for letter in "<>|"},
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # at the start of a row, \\ would read [ or * as its option
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # the \\ before a row would read a [ or * at its start as an option
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "\n": r"\\", "±": r"$\pm$", "²": "$^2$", "−": "$-$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
     "…": r"\ldots{}",

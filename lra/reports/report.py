@@ -24,7 +24,7 @@ RULES = {
     "best_val": "at the best validation result (`best_val`)",
     "best_test": "at the best result on the test split itself (`best_test`)",
 }
-SHOWN = {  # columns of `Report.cells` that index.html shows, with their headers
+SHOWN = {  # columns of `Column.rows`, and the intervals that `section` adds, with their headers in index.html
     "system": "system", "mean": "mean", "sd": "sd", "n": "n", "interval": "interval", "published": "published",
     "difference": "difference", "difference_interval": "its interval", "p_holm": "p (Holm)", "verdict": "verdict",
     "best": "best", "expected_best": "expected best", "majority_class": "at majority", "solved": "solved",
@@ -44,6 +44,7 @@ class Report:
     Attributes:
         frame: one row per run, including missing runs: those that a sweep declared but that do not exist.
         columns: one `Column` per task, protocol and selection rule.
+        tables: the tables of README.md.
 
     Raises:
         UserError: if there are no runs, a file is damaged, or runs of a cell or a column differ in settings that no
@@ -56,6 +57,7 @@ class Report:
         self.published = Published(self.folder)
         self.frame = runs_frame(self.folder, read_runs(folder), self.published, selection)
         self.columns = [Column(runs, self.published) for _, runs in self.frame.groupby("column", sort=False)]
+        self.tables = Tables(self.columns)
 
     @property
     def runs(self) -> list[Run]:
@@ -75,11 +77,6 @@ class Report:
         The row has the values of table.csv, and `kind`, `short` and `published_mean`.
         """
         return pd.concat([column.rows() for column in self.columns], ignore_index=True)
-
-    @cached_property
-    def tables(self) -> Tables:
-        """The tables of README.md: one row per system, one column per task, cells formatted as text."""
-        return Tables(self.columns)
 
     @cached_property
     def context(self) -> dict[str, Any]:
@@ -152,7 +149,7 @@ def section(column: Column) -> dict[str, Any]:
         rows = rows.assign(lr=None)
     if not rows.majority_class.fillna(0).any():
         rows = rows.assign(majority_class=None)  # hide a column of zeros
-    # leave out columns without values, such as those of published numbers for data that nobody published
+    # leave out columns without values, such as `published` for a task without published numbers
     shown = rows[[*SHOWN]].replace("", None).dropna(axis="columns", how="all")
     systems: dict[str, list[str]] = {}
     for cell in column.cells:

@@ -54,11 +54,11 @@ class Tables:
 
 
 def _results(column: Column, systems: list[str], trivial: list[str], notes: Footnotes) -> dict[str, list[str]]:
-    """Return the texts of a task by header: results of systems and trivial baselines, then published results if any."""
+    """Return a task's text columns by header: results of systems and trivial baselines; published results, if any."""
     cells = {cell.system: cell for cell in column.cells}
     # the header states the most common number of seeds; cells with another number get a footnote
     count = min(multimode(cell.summary.n for cell in column.cells))
-    # the header marks a caveat that applies to all cells with results, so that the cells need not
+    # a caveat that applies to all cells with results is marked once, in the header, and not in each cell
     first, *others = [list(cell.caveats()) for cell in column.cells if cell.scores] or [[]]
     shared = [text for text in first if others and all(text in other for other in others)]
     title = f"{column.name} (n = {count})" + ", perplexity" * column.lower_is_better

@@ -22,11 +22,11 @@ NAMED = ("# Results: ", r"\label{tab:")  # starts of lines with the folder's nam
 def verify(folder: Path, selection: str | None = None) -> tuple[int, list[str]]:
     """Recompute the report of a results folder and list mismatches; for the arguments see `Report`.
 
-    For each run, checks the SHA-256 of its configuration and of the files that its record lists, its test accuracy
-    against its predictions, and its best and last validation results against its metrics. Then compares README.md, and
+    For each run, check the SHA-256 of its configuration and of the files that its record lists, its test accuracy
+    against its predictions, and its best and last validation results against its metrics. Then compare README.md, and
     other text files of the report if they exist, with recomputed ones. Weights and samples may be deleted. Figures and
-    index.html are not checked because they depend on the version of matplotlib, nor test losses because predictions
-    do not determine them.
+    index.html are not checked, because they depend on the version of matplotlib. Test losses are not checked, because
+    predictions do not determine them.
 
     Returns:
         The number of runs, and one line for each mismatch.
@@ -90,7 +90,7 @@ def _of_counts(run: Run) -> Iterator[str]:
 
 
 def _of_files(run: Run, folder: Path) -> Iterator[str]:
-    """Yield a message for each file of a run that is missing or differs from the digest in its record."""
+    """Yield a message for each file that differs from its recorded digest, and for missing metrics or predictions."""
     # metrics.jsonl and predictions.npy are rebuilt in memory, byte for byte, because kept runs lack these files
     array = io.BytesIO()
     if run.predictions is not None:

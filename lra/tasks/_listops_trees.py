@@ -1,9 +1,9 @@
 """Generate random ListOps expressions with the distribution of Long Range Arena (Tay et al. 2021).
 
-With the default options a node at depth 1 to 9 is an operator with probability 1/4, else a digit; a node at depth 10 is
-a digit; operators have 2 to 10 arguments. LRA's generator is recursive and unseeded. The generator in this module draws
-a whole level of many trees at once, from raw Philox bits and with integer arithmetic only, so that a seed gives the
-same bytes on every machine.
+With the default options the root is an operator; a node at depth 2 to 9 is an operator with probability 1/4, else a
+digit; a node at depth 10 is a digit; operators have 2 to 10 arguments. LRA's generator is recursive and unseeded. The
+generator in this module draws a whole level of many trees at once, from raw Philox bits and with integer arithmetic
+only, so that a seed gives the same bytes on every machine.
 """
 
 import hashlib
@@ -61,7 +61,7 @@ def generate(
     done = fruitless = 0
     bounds = (seed, min_length, max_length, max_depth, max_args)
     for tokens, lengths, labels, digests in in_order(chunk, ((index, *bounds) for index in count()), workers):
-        # Rows whose digest was not seen before; `seen.add`, which returns None, records the digest.
+        # Indices of the trees whose digest was not seen before; `seen.add`, which returns None, records the digest.
         fresh = [row for row, name in enumerate(digests) if name not in seen and not seen.add(name)]  # type: ignore[func-returns-value]
         fresh = fresh[: total - done]
         fruitless = 0 if fresh else fruitless + 1
@@ -101,7 +101,7 @@ def chunk(index: int, seed: int, min_length: int, max_length: int, max_depth: in
     return tokens, lengths, labels, digests
 
 
-# A level holds the n nodes of one depth of all trees. Siblings are adjacent, in the order of their parents. The two
+# A level holds the n nodes of one depth of all trees, in the order of their parents, so siblings are adjacent. The two
 # arrays are the symbols [n] (digit 0-9, or 10 + index of the operator) and the numbers of arguments [n] (0 for digits).
 Level = tuple[np.ndarray, np.ndarray]
 
@@ -131,7 +131,7 @@ def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: i
         drawn.append((trees, symbol, arguments))
         # An operator has two tokens: itself and its closing bracket.
         lengths += np.bincount(trees, weights=1 + operator, minlength=TREES_PER_CHUNK).astype(np.int64)
-        # Number of nodes of each tree in the next level; every node adds at least one token.
+        # Number of nodes of each tree in the next level. They add at least `pending` tokens, one for each node.
         pending = np.bincount(trees, weights=arguments, minlength=TREES_PER_CHUNK).astype(np.int64)
         alive = lengths + pending < max_length  # drop long trees before their children use memory
         trees = np.repeat(trees, np.where(alive[trees], arguments, 0))

@@ -70,15 +70,15 @@ class Board:
         self.mask[rows], self.near[rows] = board.mask, board.near
 
     def within(self, positions: np.ndarray) -> np.ndarray:
-        """Return a mask [...] of those `positions` [..., 2] that are inside the window."""
+        """Return bool [...], True for those `positions` [..., 2] that are inside the window."""
         return ((positions >= 0) & (positions < self.window)).all(axis=-1)  # type: ignore[return-value]
 
     def free(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return a mask [...] of those `positions` [..., 2] that are free in the images `rows` [...]."""
+        """Return bool [...], True for those `positions` [..., 2] that are free in the images `rows` [...]."""
         return self.mask[rows, positions[..., 0] + self.style.rim, positions[..., 1] + self.style.rim] <= FREE
 
     def touches(self, rows: np.ndarray, positions: np.ndarray, turns: np.ndarray) -> np.ndarray:
-        """Return a mask [n] of those paddles [n] that touch the occupancy masks of the images `rows` [n]."""
+        """Return bool [n], True for those paddles [n] that touch the occupancy masks of the images `rows` [n]."""
         patches, where = _around(self.mask, self.style.rim, self.style.mask, rows, positions)
         return (patches[where] > self.style.room[turns]).any(axis=(1, 2))
 
@@ -122,7 +122,7 @@ def empty(window: int, padding: int, style: Paddles, n: int) -> Board:
 
 
 def joined(snakes: "tuple[Snakes, ...] | list[Snakes]") -> Snakes:
-    """Return the snakes of several sets of images, concatenated to those of one set."""
+    """Return one `Snakes` that holds the snakes of several sets of images, in the order of the sets."""
     return Snakes(*(np.concatenate(parts) for parts in zip(*snakes, strict=True)))
 
 

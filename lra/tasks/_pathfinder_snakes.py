@@ -1,8 +1,8 @@
 """Generate Pathfinder's images: two snakes of paddles, distractors, and two markers, both on one snake or one on each.
 
 The images of a block are generated together: many pairs of snakes grow paddle by paddle, and pairs at a dead end are
-dropped. A block depends only on (seed, block). It is computed from raw Philox bits, and with the same rounding on every
-machine, so that a seed gives the same images everywhere.
+dropped. A block depends only on the `Design`, the seed and its own index. It is computed from raw Philox bits, and with
+the same rounding on every machine, so that a seed gives the same images everywhere.
 
 Legend: n images, S paddles of a snake, W side of an image in pixels. Positions are (row, column); turns are indices of
 directions in the arrays of `Paddles`.
@@ -25,7 +25,7 @@ PAIRS_AT_ONCE, PIXELS_AT_ONCE = 1 << 12, 1 << 25
 TRIES = 3  # maximum number of attempts to add a paddle to a snake
 DISTRACTOR_TRIES = 5  # maximum number of attempts to place a distractor
 # A snake cannot grow if the weights of all candidates for its next paddle sum to at most this number. It is the bound
-# 1e-4 of the public generator, in units of the maximum weight WEIGHT * FULL.
+# 1e-4 of the public generator, multiplied by the maximum weight WEIGHT * FULL.
 DEAD_END = WEIGHT * FULL // 10_000
 GUESSES = 16  # number of random positions to try for a first paddle before all positions are checked
 FRUITLESS = 1 << 15  # number of pairs begun per completed pair above which `_pairs` gives up
@@ -139,7 +139,7 @@ def _rounded(lengths: np.ndarray) -> np.ndarray:
 
 
 def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board, Snakes, Snakes]:
-    """Return a board of n images with two complete snakes each, the first snakes, and the second snakes."""
+    """Return a board of n images that have two complete snakes each; also return the first and the second snakes."""
     at_once = min(PAIRS_AT_ONCE, PIXELS_AT_ONCE // (design.window + 2 * style.rim) ** 2)
     arrivals: list[tuple[Board, Snakes, Snakes]] = []
     begun = arrived = 0
@@ -164,7 +164,7 @@ def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes,
     """
     rows, pair = _seeds(draws, design, board)
     for _ in range(design.contour_length - 1):
-        for number in range(2):  # in turns, so that neither snake takes all the room
+        for number in range(2):  # alternately, so that neither snake takes all the room
             kept, pair[number] = _extended(draws, board, rows, pair[number])
             rows, pair[1 - number] = rows[kept], pair[1 - number].at(kept)
     for snake in pair:  # draw the last paddles; `_extended` has drawn the others
@@ -173,7 +173,7 @@ def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes,
 
 
 def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list[Snakes]]:
-    """Draw the first paddle of two snakes at random for each image of the board.
+    """Choose the first paddles of two snakes at random for each image of the board; they are not drawn yet.
 
     The first snake begins at least `2 * seed_distance` pixels away from the edges of the window.
 
@@ -210,7 +210,7 @@ def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tu
     pivots = snake.pivot + style.ahead[snake.turns[:, -1]]
     points = pivots[:, None] + style.points  # [n, K, 2]
     room = FULL - board.near[rows[:, None], points[..., 0] + rim, points[..., 1] + rim].astype(np.int64)  # [n, K]
-    # Weights are whole numbers, so their sums are exact: a draw below the last sum is in the range of one of K points.
+    # Weights are whole numbers, so their sums are exact, and a draw below the last sum selects one of the K points.
     ends = np.cumsum(room * style.weights[snake.turns[:, -1]], axis=1)  # [n, K]
     chosen = np.full(len(rows), -1)
     open_ = np.flatnonzero(ends[:, -1] > DEAD_END)  # snakes for which no paddle is chosen yet
@@ -271,7 +271,7 @@ def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray)
 
 
 def _fits(board: Board, rows: np.ndarray, turns: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return a mask [n] of those first paddles that fit; the pixels of a paddle are checked until one is occupied."""
+    """Return bool [n], True for first paddles that fit; the pixels of a paddle are checked until one is occupied."""
     style = board.style
     fits = board.within(positions + style.head[turns]) & board.within(positions + style.first[turns])
     left = np.flatnonzero(fits)  # indices of the paddles that may still fit

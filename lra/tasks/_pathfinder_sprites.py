@@ -2,7 +2,7 @@
 
 As in the public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder; Linsley et al. 2018), which used SciPy's
 former `imresize`, sprites are drawn by Pillow at twice the size and reduced by its Lanczos filter. Sines are rounded to
-30 bits before they are compared with a whole number, so that every machine computes the same pixels.
+30 bits before displacements are computed and rounded to pixels, so that every machine computes the same pixels.
 
 Legend: A = 360 + K directions (whole degrees for a first paddle, then K directions for later paddles), P side of a
 sprite in pixels.

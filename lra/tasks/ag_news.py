@@ -10,7 +10,7 @@ import csv
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
@@ -27,7 +27,6 @@ from lra.datasets.groups import limited
 from lra.datasets.tokenise import (
     TOKENIZER,
     BpeVocabulary,
-    decode,
     encode,
     head_and_tail,
     load,
@@ -35,10 +34,7 @@ from lra.datasets.tokenise import (
     vocabulary_of,
     word_piece,
 )
-from lra.tasks import DataConfig, TaskSpec, titled
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from lra.tasks import TaskSpec, titled
 
 VERSION = 1
 CLASSES = 4
@@ -69,8 +65,8 @@ class AgNews(FromSource):
     Args:
         tokenizer: `wordpiece` is the tokenizer of bert-base-cased; its vocabulary is the file `vocab` if that is set,
             else a file in the data folder if there is one, else the file on the hub. `wordpiece_uncased` lower-cases
-            the text first. `bpe` is trained on the training split. `auto` is `wordpiece` if the vocabulary is on this
-            machine, else `bpe`; it never downloads.
+            the text first. `bpe` is trained on the training split. `auto` is `wordpiece` if `vocab` is set or the data
+            folder has a vocabulary, else `bpe`; it never downloads.
         vocab: path of BERT's vocabulary file, or None.
         vocabulary: number of tokens of the BPE.
         head: number of tokens kept from the beginning of an item that is longer than head + tail.
@@ -141,7 +137,12 @@ class AgNews(FromSource):
         for name, layout in (("the official CSV files", CSV_FILES), (PARTIAL, PARTIAL_FILES)):
             if files := self.together(layout):
                 return of_splits(name, files, _of_file)
-        return Source(name=f"the hub: {HUB}", read=lambda: {split: _of_hub(self.config, split) for split in ROWS})
+
+        def fetched() -> dict[str, Examples]:
+            found = hub.rows(self.config, HUB, ROWS, wants=WANTS)
+            return {split: [(row["text"], row["label"]) for row in found[split]] for split in found}
+
+        return Source(name=f"the hub: {HUB}", read=fetched)
 
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         if self.tokenizer == "auto" and not self._pieces:
@@ -151,14 +152,20 @@ class AgNews(FromSource):
             )
         examples_by_split = source.read()
         ordered, train = source.name != PARTIAL, examples_by_split["train"]
-        if not ordered:  # the partial file is not in the official order, and the split must not depend on its order
+        if not ordered:  # not the official order: sort, so that train and val do not depend on the order of the file
             train = sorted(train, key=lambda item: hashlib.sha256(item[0].encode()).digest())
         cut = len(train) * 7 // 10
         splits = {"train": train[:cut], "val": train[cut:], "test": examples_by_split["test"]}
         for split, examples in splits.items():
             splits[split] = [examples[row] for row in limited(len(examples), self.limit, split)]
         self._texts = {split: [text for text, _ in examples] for split, examples in splits.items()}
-        tokenizer = self._tokenizer(self._texts["train"], folder / TOKENIZER)
+        if self._pieces:
+            wants = f"{VOCABULARIES[0]}, or choose task.tokenizer=bpe"
+            vocab = self._vocab_file or hub.file(self.config, BERT, "vocab.txt", wants=wants)
+            tokenizer = word_piece(vocab, lower_case=self.tokenizer == "wordpiece_uncased")
+            tokenizer.save(str(folder / TOKENIZER))
+        else:
+            tokenizer = train_bpe(self._texts["train"], self.vocabulary, folder / TOKENIZER)
         for split, examples in splits.items():
             for (_, label), ids in zip(examples, encode(tokenizer, self._texts[split]), strict=True):
                 writers[split].add(label, head_and_tail(ids, self.head, self.tail))
@@ -187,19 +194,6 @@ class AgNews(FromSource):
     def encode(self, text: str, tokenizer: Path) -> np.ndarray:
         return head_and_tail(next(encode(load(tokenizer), [text])), self.head, self.tail)
 
-    def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
-        return decode(ids, tokenizer)
-
-    def _tokenizer(self, train: list[str], path: Path) -> "Tokenizer":
-        """Load a WordPiece tokenizer, or train a BPE on the texts `train`; save the result as `path` and return it."""
-        if not self._pieces:
-            return train_bpe(train, self.vocabulary, path)
-        wants = f"{VOCABULARIES[0]}, or choose task.tokenizer=bpe"
-        vocab = self._vocab_file or hub.file(self.config, BERT, "vocab.txt", wants=wants)
-        tokenizer = word_piece(vocab, lower_case=self.tokenizer == "wordpiece_uncased")
-        tokenizer.save(str(path))
-        return tokenizer
-
 
 def _of_file(path: Path) -> Examples:
     """Return the examples of a file of JSON lines with label and text, or of an official CSV file.
@@ -218,11 +212,6 @@ def _of_file(path: Path) -> Examples:
         except (csv.Error, ValueError) as error:
             raise UserError(f"{where}: {error}; expected class index, title, description") from None
     return examples
-
-
-def _of_hub(config: DataConfig, split: str) -> Examples:
-    rows = hub.rows(config, HUB, split=split, count=ROWS[split], wants=WANTS)
-    return [(row["text"], row["label"]) for row in rows]
 
 
 def _example(where: str, label: int, text: str) -> tuple[str, int]:

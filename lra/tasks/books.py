@@ -20,7 +20,7 @@ from lra.datasets.baselines import bigram, unigram
 from lra.datasets.builder import FromSource, Source
 from lra.datasets.cache import SPLITS, Splits, Writer
 from lra.datasets.groups import shuffled
-from lra.datasets.tokenise import TOKENIZER, BpeVocabulary, decode, encode, train_bpe
+from lra.datasets.tokenise import TOKENIZER, BpeVocabulary, encode, train_bpe
 from lra.tasks import TaskSpec, titled
 
 VERSION = 1
@@ -33,7 +33,7 @@ COLLECTION = "childrens_books/books.jsonl"
 WANTS = f"{COLLECTION}[.xz], one book per line with the fields path, year, group ({' or '.join(GROUPS)}), text"
 LICENCE = "public domain in the USA"
 LEFT_OUT_YEAR = "1992"  # books of this year are left out: editions of old texts that may still be under copyright
-LISTING = "books.json"  # file in the folder of the prepared task that lists the paths of the books of each split
+LISTING = "books.json"  # name of the prepared task's file that lists the paths of the books of each split
 
 
 Book = dict[str, str]
@@ -116,9 +116,6 @@ class Books(FromSource):
             "unigram": unigram(train, test, self.vocabulary),
             "bigram": bigram(train, val, test, self.vocabulary),
         }
-
-    def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
-        return decode(ids, tokenizer)
 
 
 def _split(books: list[Book]) -> dict[str, list[Book]]:

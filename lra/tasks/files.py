@@ -29,7 +29,6 @@ from lra.datasets.tokenise import (
     TOKENIZER,
     BpeVocabulary,
     byte_ids,
-    decode,
     encode,
     load,
     text_of,
@@ -85,7 +84,7 @@ class Files(FromSource):
         padding: token id that is stripped from both ends of lists of token ids, or None.
         max_length: maximum number of tokens; longer texts are cut at the right.
         limit: maximum number of examples of each split, or None.
-        name: name in tables; None uses the name of the folder, the file or the data set of the hub.
+        name: name in results; None uses the name of the folder, the file or the data set of the hub.
     """
 
     data: Data
@@ -229,9 +228,9 @@ class Files(FromSource):
         return ids[: self.max_length]
 
     def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
-        if self.tokens == "ids":
-            return super().decode(ids - 1, tokenizer)  # type: ignore[return-value]
-        return text_of(ids).decode(errors="replace") if self.tokens == "bytes" else decode(ids, tokenizer)
+        if self.tokens == "bytes":
+            return text_of(ids).decode(errors="replace")
+        return super().decode(ids - (self.tokens == "ids"), tokenizer)  # type: ignore[return-value]
 
     def stored_ids(self, ids: np.ndarray) -> np.ndarray:
         return ids + 1 if self.tokens == "ids" else ids

@@ -71,8 +71,8 @@ class Image(FromSource):
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         copies, read = source.name == COPIES, source.read()
         pixels, labels = read["train"]
-        # The validation split is the last tenth of train; from the copies, which are not in the official order, it is a
-        # random tenth of each class.
+        # The validation split is the last tenth of train. The copies are not in the official order, so from them
+        # a random tenth of each class is taken.
         held = held_out(labels) if copies else np.arange(len(labels)) >= len(labels) - len(labels) // 10
         splits = {"train": (pixels[~held], labels[~held]), "val": (pixels[held], labels[held]), "test": read["test"]}
         for split, (pixels, labels) in splits.items():
@@ -125,8 +125,7 @@ def _sized(path: Path, size: int) -> np.ndarray:
 
 def _read_hub(config: DataConfig) -> dict[str, Images]:
     read = {}
-    for split, rows in ROWS.items():
-        data = hub.rows(config, HUB, split=split, count=rows, wants=f"the folder {COPIES}")
-        pixels = np.stack([grey(np.asarray(example["img"])).ravel() for example in data])
-        read[split] = pixels, np.array([example["label"] for example in data], dtype=np.uint8)
+    for split, rows in hub.rows(config, HUB, ROWS, wants=f"the folder {COPIES}").items():
+        pixels = np.stack([grey(np.asarray(row["img"])).ravel() for row in rows])
+        read[split] = pixels, np.array([row["label"] for row in rows], dtype=np.uint8)
     return read

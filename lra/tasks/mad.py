@@ -1,7 +1,7 @@
 """Generate the probes of MAD: memorisation, compression, fuzzy and noisy recall.
 
     memorise:  k7 ? k2 ? k7 ?                       ->  v7, v2 and v7 at the signs ?
-    compress:  a c b b END                          ->  a c b b, each token from the state at END and its position
+    compress:  a c b b END                          ->  a c b b, each token from its own position and the state at END
     recall:    k1 v1 k4 v4 k1 [v1] k2 v2 k4 [v4]    ->  the values in brackets, each from the tokens before it
 
 These probes differ from MAD in three respects: the loss is computed only at scored positions, END is not scored, and
@@ -168,7 +168,7 @@ class Recall(Probe):
         return (1 + draws.subsets(kinds, rows, max_size)) * (np.arange(max_size) < sizes[:, None])
 
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
-        """Return the test accuracy (percent) of guessing at random one of the values up to the scored position."""
+        """Return the test accuracy (percent) of guessing at random one of the value tokens up to a scored position."""
         tokens, examples = grid(test)
         positions, labels = np.asarray(test.positions), np.asarray(test.labels)
         first, stop = 1 + self.keys, 1 + self.keys + self.values

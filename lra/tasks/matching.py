@@ -6,24 +6,21 @@ Source:
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import PositiveInt
 
 from lra.core.errors import UserError
 from lra.datasets import hub, readers
 from lra.datasets.baselines import Overlap, majority, pair_cosine
-from lra.datasets.builder import FromSource, Source, of_splits
+from lra.datasets.builder import Source, of_splits
 from lra.datasets.cache import Splits, Writer
 from lra.datasets.groups import Group, by_size, sampled
-from lra.datasets.tokenise import BYTE_VOCABULARY, byte_ids, text_of
-from lra.tasks import Split, Task, TaskSpec, titled
+from lra.datasets.tokenise import byte_ids, text_of
+from lra.tasks import Split, Task
+from lra.tasks.text import ByteTexts
 
-VERSION = 1
-PUBLISHED_LENGTH = 4_000
 LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
 FILE_SPLITS = {"train": "train", "val": "eval", "test": "test"}  # names of the splits in file names
 
@@ -31,34 +28,11 @@ Pair = tuple[int, bytes, bytes]
 """A label and two texts."""
 
 
-@dataclass(kw_only=True)
-class Pairs(FromSource):
-    """Base class of builders of tasks with pairs of documents as bytes (id = byte + 1), in the order of the files.
+class Pairs(ByteTexts):
+    """Base class of builders of tasks with pairs of texts, in the order of the files."""
 
-    Args:
-        max_length: maximum number of bytes of a document; longer documents are cut at the right.
-        limit: maximum number of examples of each split, or None.
-    """
-
+    texts = 2
     licence: ClassVar[str]
-
-    max_length: PositiveInt
-    limit: PositiveInt | None
-
-    @property
-    def spec(self) -> TaskSpec:
-        notes = {
-            f"length {self.max_length}": self.max_length != PUBLISHED_LENGTH,
-            f"limit {self.limit}": self.limit is not None,
-        }
-        return TaskSpec(
-            name=titled(self.name, notes),
-            version=VERSION,
-            vocab_size=BYTE_VOCABULARY,
-            max_len=self.max_length,
-            classes=2,
-            documents=2,
-        )
 
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         rows = Counter[str]()
@@ -77,12 +51,6 @@ class Pairs(FromSource):
         """Return test accuracies (percent) of the majority class and of the cosine of the two documents."""
         train, test = splits["train"], splits["test"]
         return {"majority class": majority(train, test), "cosine of bag of words": pair_cosine(train, test)}
-
-    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
-        return byte_ids(text.encode(), self.max_length)
-
-    def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
-        return text_of(ids).decode(errors="replace")
 
     def groups(self, split: Split) -> dict[str, Group]:
         """Return the indices of a split's pairs grouped, separately, by `Overlap` in percent, length and class."""

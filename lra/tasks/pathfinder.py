@@ -1,8 +1,8 @@
 """Pathfinder: predict whether two markers are on one path, in pictures of two long snakes of paddles among short ones.
 
 Unlike the public generator, the generator used here has a seed and no errors: a first paddle may have any direction,
-the second snake does not begin on the first, no paddle is missing from the occupancy mask, all edges are treated alike,
-and values are exact.
+the second snake does not begin on the first, no paddle is missing from the occupancy mask, and all edges are treated
+alike.
 
 Source:
     Linsley et al. 2018 (arXiv:1805.08315); generator of Kim et al. 2020. Task: Long Range Arena (Tay et al. 2021),

@@ -7,7 +7,7 @@ Source:
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import PositiveInt
@@ -19,7 +19,7 @@ from lra.datasets.builder import FromSource, Source, of_splits
 from lra.datasets.cache import Splits, Writer
 from lra.datasets.groups import held_out, limited
 from lra.datasets.tokenise import BYTE_VOCABULARY, byte_ids, text_of
-from lra.tasks import DataConfig, TaskSpec, titled
+from lra.tasks import TaskSpec, titled
 
 VERSION = 1
 PUBLISHED_LENGTH = 4_000
@@ -28,32 +28,24 @@ ROWS = {"train": 25_000, "test": 25_000}
 HUB = "stanfordnlp/imdb"
 WANTS = "imdb/train.jsonl[.xz] and imdb/test.jsonl[.xz] with the fields label, text"
 LICENCE = "none stated; a research data set, cite Maas et al. 2011"
-CLASSES = ("neg", "pos")
 
 Examples = list[tuple[bytes, int]]
 """Texts and labels of a split, sorted by their bytes."""
 
 
 @dataclass(kw_only=True)
-class Text(FromSource):
-    """Builder of the task; an example is a review as bytes (id = byte + 1), and reviews are sorted by their bytes.
+class ByteTexts(FromSource):
+    """Base class of builders of tasks with two classes of texts, or of pairs of texts, as bytes (id = byte + 1).
 
     Args:
-        max_length: maximum number of bytes of a review; longer reviews are cut at the right.
-        validation: `test` validates on the test split, as Long Range Arena does; `holdout` validates on a random tenth
-            of each class of train. A few held-out reviews are copies of reviews that stay in train.
+        max_length: maximum number of bytes of a text; longer texts are cut at the right.
         limit: maximum number of examples of each split, or None.
     """
 
-    name = "text"
+    texts: ClassVar[int] = 1  # number of texts of an example
 
     max_length: PositiveInt
-    validation: Literal["test", "holdout"]
     limit: PositiveInt | None
-
-    @property
-    def validates_on_test(self) -> bool:  # type: ignore[override]
-        return self.validation == "test"
 
     @property
     def spec(self) -> TaskSpec:
@@ -66,15 +58,45 @@ class Text(FromSource):
             version=VERSION,
             vocab_size=BYTE_VOCABULARY,
             max_len=self.max_length,
-            classes=len(CLASSES),
+            classes=2,
+            documents=self.texts,
         )
+
+    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
+        return byte_ids(text.encode(), self.max_length)
+
+    def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
+        return text_of(ids).decode(errors="replace")  # a text may be cut inside a character
+
+
+@dataclass(kw_only=True)
+class Text(ByteTexts):
+    """Builder of the task; an example is a review, and reviews are sorted by their bytes.
+
+    Args:
+        validation: `test` validates on the test split, as Long Range Arena does; `holdout` validates on a random tenth
+            of each class of train. A few held-out reviews are copies of reviews that stay in train.
+    """
+
+    name = "text"
+
+    validation: Literal["test", "holdout"]
+
+    @property
+    def validates_on_test(self) -> bool:  # type: ignore[override]
+        return self.validation == "test"
 
     def find(self) -> Source:
         """Return the source: the JSON-lines files if they exist, else the hub."""
         if files := self.together(*({split: f"imdb/{split}.jsonl{end}" for split in ROWS} for end in (".xz", ""))):
             names = " and ".join(path.name for path in files.values())
             return of_splits(names, files, _of_file)
-        return Source(name=f"the hub: {HUB}", read=lambda: {split: _of_hub(self.config, split) for split in ROWS})
+
+        def fetched() -> dict[str, Examples]:
+            found = hub.rows(self.config, HUB, ROWS, wants=WANTS)
+            return {split: sorted((row["text"].encode(), row["label"]) for row in found[split]) for split in found}
+
+        return Source(name=f"the hub: {HUB}", read=fetched)
 
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         read: dict[str, Examples] = source.read()
@@ -100,13 +122,7 @@ class Text(FromSource):
         }
 
     def class_names(self) -> list[str]:
-        return [*CLASSES]
-
-    def encode(self, text: str, tokenizer: Path) -> np.ndarray:
-        return byte_ids(text.encode(), self.max_length)
-
-    def decode(self, ids: np.ndarray, tokenizer: Path) -> str:
-        return text_of(ids).decode(errors="replace")
+        return ["neg", "pos"]
 
 
 def _of_file(path: Path) -> Examples:
@@ -116,8 +132,3 @@ def _of_file(path: Path) -> Examples:
             raise UserError(f"{where}: label {row['label']}, expected 0 (negative) or 1 (positive)")
         examples.append((readers.checked_text(where, row["text"]).encode(), row["label"]))
     return sorted(examples)
-
-
-def _of_hub(config: DataConfig, split: str) -> Examples:
-    rows = hub.rows(config, HUB, split=split, count=ROWS[split], wants=WANTS)
-    return sorted((row["text"].encode(), row["label"]) for row in rows)
