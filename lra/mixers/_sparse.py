@@ -57,14 +57,16 @@ class Blocks(KeyPart):
 
     def positions(self, by_block: Tensor) -> Tensor:
         width = by_block.shape[1]
+        # [1 or H, N, blocks, b] -> [1 or H, N, 1, blocks b]
         return (self.table[..., None] * width + by_block[0]).flatten(-2).unsqueeze(-2)
 
     def pick(self, x: Tensor) -> Tensor:
         heads, blocks = x.shape[1:3]
         first = torch.arange(heads, device=x.device).view(-1, 1, 1) * blocks  # index of each head's block 0
+        # [H, N, blocks]; the clamp only makes the indices valid, because keys of other blocks are masked.
         rows = first + self.table.clamp(0, blocks - 1)
-        picked = x.flatten(1, 2).index_select(1, rows.flatten())
-        return picked.unflatten(1, rows.shape).flatten(3, 4)
+        picked = x.flatten(1, 2).index_select(1, rows.flatten())  # [B, H N blocks, b, Dh]
+        return picked.unflatten(1, rows.shape).flatten(3, 4)  # [B, H, N, blocks b, Dh]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,7 @@ class Columns(KeyPart):
         return self.columns.view(1, 1, 1, -1)
 
     def pick(self, x: Tensor) -> Tensor:
-        return x.flatten(2, 3).index_select(2, self.columns).unsqueeze(2)
+        return x.flatten(2, 3).index_select(2, self.columns).unsqueeze(2)  # [B, H, 1, m, Dh]
 
 
 def band(by_block: Tensor, window: int, causal: bool) -> Tensor:
@@ -87,7 +89,7 @@ def band(by_block: Tensor, window: int, causal: bool) -> Tensor:
     list blocks beyond the window, which a rule must mask, and, if causal, later blocks, which `visible` masks.
     """
     blocks, width = by_block.shape
-    reach = -(-window // width)
+    reach = -(-window // width)  # number of blocks before a block that its window reaches
     count = min(reach + 1 if causal else 2 * reach + 1, blocks)
     first = (torch.arange(blocks, device=by_block.device) - reach).clamp(min=0)
     return (first[:, None] + torch.arange(count, device=by_block.device))[None]
@@ -98,7 +100,8 @@ def visible(part: KeyPart, by_block: Tensor, readable: Tensor, causal: bool) -> 
 
     `readable` [B or 1, N b] is True at positions that this part may have as keys.
     """
-    i, j = by_block.unsqueeze(-1), part.positions(by_block)
+    i, j = by_block.unsqueeze(-1), part.positions(by_block)  # [N, b, 1] and [1 or H, 1 or N, 1, m]
+    # [B or 1, 1 or H, 1 or N, 1, m]
     seen = readable[:, j.clamp(0, by_block.numel() - 1)] & (j >= 0) & (j < by_block.numel())
     if part.rule is not None:
         seen = seen & part.rule(i, j)

@@ -112,7 +112,7 @@ class Simple(Attention):
             if self.drop_state:
                 state = self._dropped(state)
             state = state.to(q.dtype) if few else packed.of_chunks(state, q.dtype)
-        y = packed.by_row(q @ state)
+        y = packed.by_row(q @ state)  # [R, H, Dh], or [B, H, Dh] if `few`
         return y if self.drop_state else self.dropout(y.flatten(1), None if few else packed).view_as(y)
 
     def _drop_output(self, y: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class Simple(Attention):
             state = self._dropped(state)
         x = x[:, :num_outputs]
         if not self._fold_pays(x.shape[1]):  # for few outputs, projecting queries is cheaper than folding
-            query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)
+            query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)  # [B, H, num_outputs, Dh]
             y = merge_heads(query @ state)
             return (self.out(y) if self.drop_state else y).to(x.dtype)
         # Fold the query projection into the state: one linear map D -> H Dh for each document.
@@ -161,11 +161,12 @@ class Simple(Attention):
         mean, spread = Moments.apply(x, key_mask)  # [B, D], [B, D, D]
         products = product(self.key.weight, spread.flatten(0, 1).T, x.dtype)  # [H Dh, B D]
         heads, width = self.config.heads, self.config.head_dim
-        value = self._heads(self.value.weight).transpose(1, 2)
+        value = self._heads(self.value.weight).transpose(1, 2)  # [H, D, Dh]
         state = product(products.view(heads, width * len(x), -1), value, x.dtype)  # [H, Dh B, Dh]
         count = x.shape[1] if key_mask is None else key_mask.sum(dim=1)
         keys = self._heads(project_mean(self.key, mean))  # [H, Dh, B]
-        values = self._heads(project_mean(self.value, mean) * count).transpose(1, 2)
+        values = self._heads(project_mean(self.value, mean) * count).transpose(1, 2)  # [H, B, Dh]
+        # [H, Dh, B, Dh]
         state = torch.addcmul(state.view(heads, width, len(x), width), keys.unsqueeze(3), values.unsqueeze(1))
         return state.permute(2, 0, 1, 3) * self._factor(x.shape[1], key_mask, state.dtype)
 

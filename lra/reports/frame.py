@@ -233,7 +233,8 @@ def conflict(runs: list[Run], shared: str) -> str:
         ignored = set(FREE)
         if shared == "a column":  # tables show `record.settings`, so cells of a column may differ in them
             ignored |= {f"config.{key}" for other in (runs[0], run) for key in other.record.settings}
-        for key, mine, theirs in record.differences(*(_shared_values(each.record, shared) for each in (runs[0], run))):
+        first, other = (_shared_values(each.record, shared) for each in (runs[0], run))
+        for key, mine, theirs in record.differences(first, other):
             if key in ignored or (key == "data" and None in (mine, theirs)):
                 continue
             fault = f"differ in {key}: {mine} and {theirs}"
