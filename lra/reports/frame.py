@@ -3,7 +3,6 @@
 A run is missing if a sweep declared it but no such run exists. Missing runs have rows, too.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -23,7 +22,6 @@ from lra.reports.published import Published
 from lra.reports.statistics import not_above
 
 MAJORITY = "majority class"  # name of the majority-class baseline in records
-FITTED = ("bag of", "centroid", "convolution")  # words in the names of baselines that fit weights to data
 MILESTONES = ("50", "90", "99")  # validation accuracies in percent
 LARGEST = 1e15  # a perplexity above this is treated as infinite
 COLUMN = ["protocol", "selection", "task"]  # keys that identify a column of a table
@@ -159,29 +157,6 @@ def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, st
         taken[name] += 1
         names[task] = f"{name}-{taken[name]}" if taken[name] > 1 else name
     return names
-
-
-def baselines(frame: pd.DataFrame) -> dict[str, float]:
-    """Return the results of the trivial baselines of a column, by name.
-
-    Rounding, which depends on the processor and the number of threads, changes the results of fitted baselines, so
-    the best result among the runs is returned.
-
-    Raises:
-        UserError: if runs differ in a baseline that is not fitted.
-    """
-    values: dict[str, float] = {}
-    for run in present(frame):
-        best = min if run.record.metric == "perplexity" else max
-        for name, value in run.record.baselines.items():
-            known = values.setdefault(name, value)
-            # any baseline of a user's task may be fitted, except the majority class
-            own = not str(run.record.config.get("task", {}).get("_target_", "lra.")).startswith("lra.")
-            fitted = name != MAJORITY if own else any(word in name for word in FITTED)
-            if not fitted and not math.isclose(known, value, rel_tol=1e-9):
-                raise UserError(f"{run.name}: baseline {name!r} is {value}, in other runs {known}")
-            values[name] = best(known, value)
-    return values
 
 
 def present(frame: pd.DataFrame) -> list[Run]:
