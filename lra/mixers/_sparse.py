@@ -20,7 +20,7 @@ from lra.mixers._softmax import Scale, info_of, scale_of, weigh
 from lra.mixers.base import Attention, MixerConfig
 from lra.ops.dropout import Dropout
 
-WIDEST = 128  # maximum block width for a window; wider blocks would gather more keys that are then masked
+MAX_WIDTH = 128  # maximum block width for a window; wider blocks would gather more keys that are then masked
 
 Rule = Callable[[Tensor, Tensor], Tensor]  # (query positions i, key positions j) -> mask
 
@@ -185,9 +185,9 @@ class PatternAttention(Attention, abstract=True):
         if not len(is_global):
             return mixed
         # The queries of global positions read all positions: [B, H, g, Dh].
-        mask = None if key_mask is None else key_mask[:, None, None, :]
+        row_mask = None if key_mask is None else key_mask[:, None, None, :]
         if self.causal:
             earlier = torch.arange(length, device=k.device) <= is_global[:, None]  # [g, L]
-            mask = earlier if mask is None else mask & earlier
-        rows = weigh(q.index_select(2, is_global), k, v, mask, self.scale, self.row_dropout)
+            row_mask = earlier if row_mask is None else row_mask & earlier
+        rows = weigh(q.index_select(2, is_global), k, v, row_mask, self.scale, self.row_dropout)
         return mixed.index_copy(2, is_global, rows)
