@@ -80,7 +80,7 @@ def start(name: str) -> None:
         sys.exit(f"{name}: error: lra runs on Linux and macOS; on Windows it runs in WSL")
     logging.raiseExceptions = False  # print no traceback if `--info` logs to a closed pipe
     try:
-        import_module(COMMANDS[name][0]).main()
+        import_module(COMMANDS[name][0]).main()  # imported here: one command needs a fraction of the modules of all
     except KeyboardInterrupt:
         print(f"\n{name}: interrupted; rerun the command to resume", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
@@ -93,7 +93,12 @@ def contents(commands: dict[str, str], every: bool = False) -> str:
         commands: descriptions by name.
         every: list all experiments instead of only those in `FIRST` and the user's.
     """
-    experiments = _experiments()
+
+    def position(option: tuple[str, str]) -> tuple[int, str]:
+        purpose = re.split("[:,]", option[1])[0]
+        return (PURPOSES.index(purpose) if purpose in PURPOSES else len(PURPOSES), option[0])
+
+    experiments = dict(sorted(_options("experiment").items(), key=position))
     if not every:
         own = [name for name in experiments if not (conf_dir() / "experiment" / f"{name}.yaml").exists()]
         experiments = {name: experiments[name] for name in [*FIRST, *own]}
@@ -120,16 +125,6 @@ def _options(group: str) -> dict[str, str]:
     """Return the first sentence of each option file of a config group by option name, with the user's options last."""
     paths = [path for folder in (conf_dir(), USER_OPTIONS) for path in sorted((folder / group).glob("*.yaml"))]
     return {path.stem: first_sentence(path.read_text(encoding="utf-8")) for path in paths}
-
-
-def _experiments() -> dict[str, str]:
-    """Return experiments' first sentences by name; those that begin as in `PURPOSES` come first, in its order."""
-
-    def position(option: tuple[str, str]) -> tuple[int, str]:
-        purpose = re.split("[:,]", option[1])[0]
-        return (PURPOSES.index(purpose) if purpose in PURPOSES else len(PURPOSES), option[0])
-
-    return dict(sorted(_options("experiment").items(), key=position))
 
 
 def first_sentence(text: str) -> str:

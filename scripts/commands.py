@@ -2,7 +2,7 @@
 
 python scripts/commands.py FOLDER [PATTERN]    # only commands that match; clones into FOLDER unless it exists
 
-Two commands run at a time. With LRA_DATA and OMP_NUM_THREADS=1, all should take at most 45 minutes on two cores.
+The commands run in the order of the pages, because some need files of an earlier one.
 """
 
 import os
@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +18,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CHECKOUT / "tests"))
 from test_examples import command_lines  # noqa: E402
 
-LIMIT_S = 600  # time limit of a command in seconds; add a command that exceeds it to PARTS
+LIMIT_S = 600  # time limit of a command, which then has exit code 124; add the command to PARTS
 # placeholders, bare program names, installations; commands for clusters, accelerators, hubs; commands that CI runs
 NOT_RUN = (
     r"<|\.\.\.|TASK|DIR|=RUN|/volume|^(#|git|cd|pip)|^lra-\w+( --multirun| --verify)?$"
@@ -43,7 +42,6 @@ PARTS = {  # overrides, by pattern of command, that make it shorter: they replac
     r"task=books": "size=smoke",
     r"torchrun": "size=small train.steps=4 train.eval_every=2",
 }
-IN_ORDER = r"mine|runs/(first|rates)"  # commands that need files of an earlier command
 OWN_FILES = "/mine.py\n/my*\n/test_m*.py\n/lra_options/\n/reviews.csv\n"  # written by the commands, ignored by git
 
 
@@ -69,35 +67,19 @@ def part(command: str) -> str:
     return command
 
 
-def run(folder: Path, command: str) -> str:
-    """Run a command in the clone; return a text with exit code or "over the limit", seconds, command and last line."""
-    path = f"{folder}/.venv/bin:{os.environ['PATH']}"
-    shell = ["timeout", "--kill-after=60", str(LIMIT_S), "bash", "-c", f"({command}) 2>&1"]
-    started = time.monotonic()
-    done = subprocess.run(shell, cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True)
-    code = f"over the limit of {LIMIT_S} s:" if done.returncode in (124, 137) else f"{done.returncode:4}"
-    last = done.stdout.strip().rpartition("\n")[2]
-    return f"{code} {time.monotonic() - started:5.0f} s {command}\n             {last}"
-
-
 def main(folder: Path, pattern: str = "") -> None:
     """Run the commands that match `pattern`, and print the output of git status, which should be empty."""
     if not folder.exists():
         clone(folder)
-    in_order, others = [], []
+    environment = os.environ | {"PATH": f"{folder}/.venv/bin:{os.environ['PATH']}"}
     for command in dict.fromkeys(part(re.split(r"\s+#", line)[0]) for line in command_lines()):
-        if re.search(NOT_RUN, command):
-            print(f"   -        {command}", flush=True)
-        elif re.search(pattern, command):
-            (in_order if re.search(IN_ORDER, command) else others).append(command)
-
-    def run_all(commands: list[str]) -> None:
-        for command in commands:
-            print(run(folder, command), flush=True)
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(run_all, [in_order, *([command] for command in others)]))
-    print("git status --short:", flush=True)
+        if re.search(NOT_RUN, command) or not re.search(pattern, command):
+            continue
+        shell = ["timeout", "--kill-after=60", str(LIMIT_S), "bash", "-c", f"({command}) 2>&1"]
+        started = time.monotonic()
+        done = subprocess.run(shell, cwd=folder, env=environment, capture_output=True, text=True)
+        print(f"{done.returncode:4} {time.monotonic() - started:5.0f} s {command}")
+        print(f"             {done.stdout.strip().rpartition(chr(10))[2]}", flush=True)
     subprocess.run(["git", "status", "--short"], cwd=folder, check=True)
 
 

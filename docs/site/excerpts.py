@@ -14,7 +14,6 @@ import pandas as pd
 from lra.config.compose import options
 from lra.core.files import read_yaml
 from lra.core.paths import conf_dir
-from lra.records.runs import Run
 from lra.reports import Report
 from lra.reports.published import Published
 from lra.reports.render import markdown, mean_sd, number, template
@@ -124,8 +123,9 @@ def scales() -> str:
     narrow = [run for run in report("table1_narrow").runs if "H200" in run.record.provenance.device]
     times = [pd.Timestamp(getattr(run.record.provenance, key)) for run in narrow for key in ("started", "finished")]
     minutes = (max(times) - min(times)).total_seconds() / 60
-    small = report("table1_small").runs
-    return rendered("scales.md", small=small, narrow=narrow, minutes=minutes, planned=_planned, hours=_hours)
+    hours = sum(sum(run.record.seconds.values()) for run in narrow) / 3600
+    small = report("table1_small").context
+    return rendered("scales.md", small=small, narrow=narrow, hours=hours, minutes=minutes, planned=_planned)
 
 
 def speed() -> str:
@@ -146,11 +146,6 @@ def _planned(experiment: str) -> int:
     """Return the number of runs of the sweep `experiment`."""
     swept = read_yaml(conf_dir() / "experiment" / f"{experiment}.yaml")["hydra"]["sweeper"]["params"]
     return prod(len(options(key) if value == "glob(*)" else str(value).split(",")) for key, value in swept.items())
-
-
-def _hours(runs: list[Run]) -> float:
-    """Return the sum of the hours that the runs took."""
-    return sum(sum(run.record.seconds.values()) for run in runs) / 3600
 
 
 @cache

@@ -97,8 +97,7 @@ class AttentionLayer(nn.Module):
 
 def attentions() -> list[str]:
     """Return the names that `attention` accepts: those of this package, and your own in `lra_options/attention`."""
-    own = (USER_OPTIONS / "attention").glob("*.yaml")
-    return sorted([*choices("attention"), *(path.stem for path in own)])
+    return sorted([*choices("attention"), *choices("attention", USER_OPTIONS)])
 
 
 def attention(
@@ -143,6 +142,7 @@ def attention(
     make = configure.build(node, "attention", supplied=1, kind=Mixer)
     with configure.blamed("attention", node):
         mixer = make(mixer_config)
+    # After the mixer is built, because its options may decide whether it has a causal form.
     if causal and not mixer.can_be_causal:
         raise UserError(f"{name} has no causal form: omit causal=True, or choose another attention")
     if not out_proj and not mixer.projects_out:

@@ -63,7 +63,7 @@ class TrainedModel:
         for file, sha256 in code.fingerprints(*code.targets(config)).items():
             if config.get("code", {}).get(file) != sha256:
                 raise UserError(f"{folder}: the code in {file} has changed since the run; restore it, or train again")
-        self.module.load_state_dict(weights_of_run(folder / WEIGHTS))
+        self.module.load_state_dict(weights_of_run(folder / WEIGHTS))  # checks their SHA-256 against the record
         self.module.eval()
         self._tokenizer = folder / TOKENIZER
 
@@ -91,13 +91,13 @@ class TrainedModel:
             tokens=np.concatenate(documents),
             offsets=np.cumsum([0, *map(len, documents)]),
             index=np.arange(len(documents), dtype=np.int32),
-            labels=np.zeros(count, np.uint8),
+            labels=np.zeros(count, np.uint8),  # unknown; `read` needs one for each example
         )
         probabilities, precision = np.empty((count, self._spec.classes)), self.record.config["precision"]
         with torch.inference_mode():
             for piece in cuts(self.module, split, np.arange(count), batch, precision):
                 part = read(split, np.arange(count), *piece)
-                logits, _ = predict(self.module, part, precision)
+                logits, _ = predict(self.module, part, precision)  # [m, classes]
                 if not (finite := logits.isfinite().all(dim=-1)).all():
                     numbers = part.indices[~finite.cpu().numpy()].tolist()
                     raise UserError(f"examples {numbers} (numbered from 0): outputs of the model are NaN or infinite")

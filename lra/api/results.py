@@ -126,6 +126,7 @@ def compare(first: pd.DataFrame, other: pd.DataFrame, *, margin: float | None = 
         refuse_hidden_differences(pd.concat([first, other]))
     runs = present(first)
     lower = bool(runs) and runs[0].record.metric == "perplexity"
+    # Failed and diverged seeds have no score.
     ours, theirs = first.score.dropna().tolist(), other.score.dropna().tolist()
     return compare_scores(ours, theirs, margin, lower_is_better=lower)
 

@@ -108,6 +108,7 @@ def train(run: Configuration | str, *overrides: str) -> Trained:
         job = Job(settings=settings, components=assemble(settings), cell=cell, title=f"{cell} seed {settings.seed}")
         from lra.runs.run import run as run_in_folder  # here, because it imports torch, which takes seconds
 
+        # KeyboardInterrupt, because notebooks and scripts handle it, and nobody expects `Paused`.
         try:
             status = run_in_folder(job)
         except Paused as pause:

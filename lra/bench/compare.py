@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,7 +14,7 @@ from torch.profiler import profile, record_function
 from torch.utils.benchmark import Timer
 
 from lra.bench.settings import BenchSettings
-from lra.bench.subjects import Step, Subject, layer_step, model_step
+from lra.bench.subjects import Subject, layer_step, model_step
 from lra.core.console import say
 from lra.core.files import write_atomic, write_json
 from lra.ops import products
@@ -31,21 +32,23 @@ def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> It
         say(f"{', '.join(subject.title for subject in subjects)}{f', length {length}' if length else ''}")
         make = layer_step if settings.what == "layer" else model_step
         made = [make(subject, length, device) for subject in subjects]  # type: ignore[arg-type]
-        memory = [_peak(step, device) for step in made]  # before the times, because this also warms the steps up
-        fits = {number: step.run for number, step in enumerate(made) if memory[number] is not None}
-        seconds = seconds_in_turns(fits, settings.rounds)
+        memory: dict[int, int] = {}  # peak in bytes of the steps that fit into the memory of the accelerator
+        for number, step in enumerate(made):  # before the times, because this also warms the steps up
+            with suppress(torch.OutOfMemoryError):
+                memory[number] = peak_memory(step.run, device)
+        seconds = seconds_in_turns({number: made[number].run for number in memory}, settings.rounds)
         for number, (subject, step) in enumerate(zip(subjects, made, strict=True)):
             yield {
                 "subject": subject.title,
                 "length": step.length,
                 "tokens": step.tokens,
-                "flops": None if memory[number] is None else flops(step.run),
+                "flops": flops(step.run) if number in memory else None,
                 "parameters": sum(parameter.numel() for parameter in step.module.parameters()),
                 "seconds": seconds.get(number),
                 "ratio": [own / first for own, first in zip(seconds[number], seconds[0], strict=True)]
                 if {0, number} <= {*seconds}
                 else None,
-                "peak_bytes": memory[number],
+                "peak_bytes": memory.get(number),
             }
 
 
@@ -84,14 +87,6 @@ def product_rates(tokens: int, width: int, hidden: int, rounds: int) -> Record:
     return {"sizes": [tokens, width, hidden], "gflops": rates}
 
 
-def _peak(step: Step, device: str) -> int | None:
-    """Return the peak memory of a step in bytes; None if the accelerator runs out of memory."""
-    try:
-        return peak_memory(step.run, device)
-    except torch.OutOfMemoryError:
-        return None
-
-
 def seconds_in_turns(steps: Mapping[Any, Callable[[], object]], rounds: int) -> dict[Any, list[float]]:
     """Return the seconds of wall time of every step by name, one value per round.
 
@@ -110,7 +105,7 @@ def seconds_in_turns(steps: Mapping[Any, Callable[[], object]], rounds: int) -> 
 
 def peak_memory(step: Callable[[], object], device: str) -> int:
     """Return the peak memory of tensors during a step in bytes, without those that live between steps."""
-    step()
+    step()  # memory that the first call allocates for good is not part of a step
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -151,7 +146,17 @@ def page(record: Record) -> Iterator[str]:
     yield "| subject | length | time ratio | ms | tokens/s | GFLOP/s | peak MB | parameters |"
     yield "|---|---:|---:|---:|---:|---:|---:|---:|"
     for result in record["results"]:
-        cells = ["out of memory", "", "", "", ""] if result["seconds"] is None else _cells(result)
+        cells = ["out of memory", "", "", "", ""]
+        if result["seconds"] is not None:
+            seconds, ratio = median(result["seconds"]), result["ratio"]
+            cells = [
+                # no ratio if the first subject, to which it relates, has run out of memory
+                "" if ratio is None else f"{median(ratio):.2f} [{min(ratio):.2f}, {max(ratio):.2f}]",
+                f"{1e3 * seconds:.4g}",
+                f"{result['tokens'] / seconds:,.0f}",
+                f"{result['flops'] / seconds / 1e9:,.0f}",
+                f"{result['peak_bytes'] / 1e6:,.1f}",
+            ]
         cells = [f"`{result['subject']}`", f"{result['length']:,}", *cells, f"{result['parameters']:,}"]
         yield f"| {' | '.join(cells)} |"
     if record["what"] != "step" and len(config["lengths"]) > 1:
@@ -166,17 +171,6 @@ def page(record: Record) -> Iterator[str]:
     dirty = " with uncommitted changes" if where["dirty"] else ""
     yield f"\n{machine}, threads: {where['threads']}, torch {where['packages']['torch']},"
     yield f"commit {where['commit']}{dirty}, {where['started'][:10]}. Raw: [{NAME}]({NAME})."
-
-
-def _cells(result: Record) -> list[str]:
-    seconds, ratio = median(result["seconds"]), result["ratio"]
-    return [
-        "" if ratio is None else f"{median(ratio):.2f} [{min(ratio):.2f}, {max(ratio):.2f}]",
-        f"{1e3 * seconds:.4g}",
-        f"{result['tokens'] / seconds:,.0f}",
-        f"{result['flops'] / seconds / 1e9:,.0f}",
-        f"{result['peak_bytes'] / 1e6:,.1f}",
-    ]
 
 
 def figure(results: list[Record]) -> bytes:

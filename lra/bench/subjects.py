@@ -75,6 +75,7 @@ def layer_step(subject: Subject, length: int, device: str) -> Step:
     def run() -> None:
         x.grad = None
         module.zero_grad()
+        # Dropout of lra needs keys; the straightforward layer has no module that takes them.
         set_keys(module, seed=settings.seed, step=0, documents=range(batch))
         with torch.autocast(device, torch.bfloat16, enabled=settings.precision == "bf16"):
             y = module(x)
@@ -108,6 +109,7 @@ def model_step(subject: Subject, length: int | None, device: str) -> Step:
 
         return Step(run=run, module=model, **size)
     expect("train", asdict(recipe), {"clip_norm": None})  # the straightforward step does not clip gradients
+    # The reference gets the same weights, so that both compute the same numbers at the first step.
     plain = Straightforward(settings.attention, asdict(settings.model), spec).to(device)
     plain.load_state_dict(model.state_dict())  # raises if the two models differ
     optimizer = torch.optim.AdamW(

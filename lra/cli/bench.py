@@ -55,7 +55,7 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     compared = subjects.subjects_of(settings, _again)
     torch.set_num_threads(settings.threads)
     reproducible()
-    keep_memory()
+    keep_memory()  # before the first product, as in a run
     library = products.choose(settings.products) if device == "cpu" else "mkl"
     with products.using(library):
         results = list(compare.compare(settings, compared, device))
@@ -74,6 +74,7 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
 def _again(*words: str) -> BenchSettings:
     """Return the settings of this command composed with additional overrides."""
     hydra = HydraConfig.get()
+    # The loader of this command also knows --config-dir, unlike a new composition.
     loader = GlobalHydra.instance().config_loader()
     cfg = loader.load_sweep_config(OmegaConf.create({"hydra": hydra}), [*hydra.overrides.task, *words])
     return configure.part(BenchSettings, cfg)

@@ -30,6 +30,7 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
     program = f"lra-{config_name}"
 
     def main() -> None:
+        # Before Hydra, whose --version prints its own version and whose --help composes a configuration.
         if "--version" in sys.argv[1:]:
             print(f"lra {__version__}")
             return
@@ -53,11 +54,12 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
             except BrokenPipeError:  # caught here for the same reason
                 raise SystemExit(FAILED) from None
 
-        os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise errors instead of printing them
+        # Hydra then raises errors instead of printing them and ending the process, which `fail` does in one line.
+        os.environ["HYDRA_FULL_ERROR"] = "1"
         sys.argv = [program, *parseable(flags_first(sys.argv[1:]))]
         set_up()
         try:
-            refuse_our_names()
+            refuse_our_names()  # before Hydra composes: it would read the user's file instead of lra's
             check_words(config_name, sys.argv[1:])
             if {"--cfg", "-c"} & {*sys.argv}:
                 sys.argv += show_rates(config_name, sys.argv[1:])
@@ -67,7 +69,7 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
                 fail(error)
             raise
         finally:
-            GlobalHydra.instance().clear()
+            GlobalHydra.instance().clear()  # another command may run in this process, as in tests and notebooks
             del os.environ["HYDRA_FULL_ERROR"]
             if debug:
                 os.environ["HYDRA_FULL_ERROR"] = debug

@@ -41,8 +41,16 @@ def main() -> None:
 
 
 def write(kind: str, name: str) -> None:
-    """Write a module, its option and a test, and print the next commands. Raises UserError if a file exists."""
-    _check(kind, name)
+    """Write a module, its option and a test, and print the next commands. Raises UserError for a name that is taken."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or iskeyword(name):
+        raise UserError(f"{name}: expected a module name of lower-case letters, digits and _ that begins with a letter")
+    for group in (kind, *(("system", "system/other") if kind == "attention" else ())):
+        if name in options(group):
+            raise UserError(f"{name}: lra has {group}={name}; choose another name")
+    module = find_spec(name)  # for a folder without code the origin is None
+    taken = module is not None and module.origin is not None and not Path(f"{name}.py").exists()
+    if name in sys.stdlib_module_names or taken:  # the new module would hide the other one, or be hidden by it
+        raise UserError(f"{name}: Python has a module of this name already; choose another name")
     words = name.split("_")
     values = {"NAME": name, "CLASS": "".join(map(str.capitalize, words)), "TITLE": " ".join(map(str.capitalize, words))}
     files = {
@@ -50,7 +58,7 @@ def write(kind: str, name: str) -> None:
         USER_OPTIONS / kind / f"{name}.yaml": f"{kind}.yaml.txt",
         Path(f"test_{name}.py"): f"{kind}_test.py.txt",
     }
-    for path in files:
+    for path in files:  # before the first file is written
         if path.exists():
             raise UserError(f"{path}: already exists; choose another name, or move it away")
     for path, template in files.items():
@@ -60,15 +68,3 @@ def write(kind: str, name: str) -> None:
     say("next:", to_stdout=True)
     for command in NEXT[kind]:
         say(f"  {Template(command).substitute(values)}", to_stdout=True)
-
-
-def _check(kind: str, name: str) -> None:
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or iskeyword(name):
-        raise UserError(f"{name}: expected a module name of lower-case letters, digits and _ that begins with a letter")
-    for group in (kind, *(("system", "system/other") if kind == "attention" else ())):
-        if name in options(group):
-            raise UserError(f"{name}: lra has {group}={name}; choose another name")
-    module = find_spec(name)  # for a folder without code the origin is None
-    taken = module is not None and module.origin is not None and not Path(f"{name}.py").exists()
-    if name in sys.stdlib_module_names or taken:
-        raise UserError(f"{name}: Python has a module of this name already; choose another name")

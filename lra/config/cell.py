@@ -62,6 +62,7 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
         settings[key] = value
     data = cfg.task.get("data")
     if isinstance(data, str | DictConfig):  # any other type is an error, raised when the task is built
+        # Two data sets under one option of `task` are two tasks, in two folders.
         task = file_name(f"{task}-{quoted(data_name(data, cfg.task.get('name')))}")
     return Cell(task, protocol, attention, variant, settings)
 

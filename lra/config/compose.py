@@ -119,16 +119,6 @@ def _by(group: str) -> Callable[..., Any]:
     return value
 
 
-def _env(name: str, default: str | None = None) -> str | None:
-    """Resolver `env`: return the value of an environment variable, or the default if it is unset or empty."""
-    return os.environ.get(name) or default
-
-
-def _choice(group: str, *, _root_: DictConfig) -> str:
-    """Resolver `choice`: return the chosen option of a config group."""
-    return _choices(_root_)[group]
-
-
 def _recipe_page(*, _root_: DictConfig) -> str:
     """Resolver `recipe_page`: return the option RECIPE/PROTOCOL, or RECIPE/paper if there is no file for the protocol.
 
@@ -153,14 +143,15 @@ def set_up() -> None:
 def _register() -> None:
     for group in ("task", "attention", "protocol"):
         OmegaConf.register_new_resolver(f"by_{group}", _by(group), replace=True)
-    OmegaConf.register_new_resolver("env", _env, replace=True)
-    OmegaConf.register_new_resolver("choice", _choice, replace=True)
+    # Unlike oc.env, `env` takes the default also for an empty variable, as shells do with ${NAME:-DEFAULT}.
+    OmegaConf.register_new_resolver("env", lambda name, default=None: os.environ.get(name) or default, replace=True)
+    OmegaConf.register_new_resolver("choice", lambda group, *, _root_: _choices(_root_)[group], replace=True)
     OmegaConf.register_new_resolver("recipe_page", _recipe_page, replace=True)
     # Replace the schema of Optuna's plugin in Hydra's store, because Hydra would check an option file against it.
     ConfigStore.instance().store("optuna", read_yaml(conf_dir() / "optuna.yaml"), group="hydra/sweeper", provider="lra")
 
 
-@cache
+@cache  # Hydra asks for each group several times in a composition
 def tables() -> dict[str, dict[str, Any]]:
     """Return the options that are entries of conf/tables/*, table1.yaml or systems.yaml, by config group and name."""
     groups: dict[str, dict[str, Any]] = {}

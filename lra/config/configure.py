@@ -97,6 +97,7 @@ def _located(dotted_name: str, where: str) -> Any:
     try:
         module = import_module(module_name or name)
     except ModuleNotFoundError as error:
+        # The missing module may be the named one, one of its packages, or one that the user's module imports.
         if not f"{dotted_name}.".startswith(f"{error.name}."):
             raise  # the module exists, but a module that it imports does not
         raise UserError(
@@ -109,6 +110,7 @@ def _located(dotted_name: str, where: str) -> Any:
 
 def add_working_folder_to_path() -> None:
     """Append the working directory to `sys.path`; as the last entry it hides no other module."""
+    # Console scripts have their own folder on the path, `python -m lra` has the working directory.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 

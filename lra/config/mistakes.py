@@ -91,6 +91,7 @@ def _known_keys(config_name: str, overrides: Iterable[str]) -> list[str]:
     """Return the config groups and keys of a configuration, or of the default one if `overrides` cannot be composed."""
     chosen = groups(config_name)
     choices = [word for word in overrides if word.partition("=")[0] in chosen or word.startswith("hydra/")]
+    # Only the choices are composed again: they decide which keys exist, and another override may hold the mistake.
     try:
         cfg = compose(config_name, *choices)
     except (UserError, HydraException, OmegaConfBaseException):

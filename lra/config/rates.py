@@ -40,7 +40,7 @@ def overrides(cfg: DictConfig, hydra_cfg: DictConfig) -> dict[str, Any]:
         UserError: if the file cannot be read, or sets an unknown key or a config group; for a run that does not belong
             to a sweep of lra's sweeper, also if the file has no entry for the system.
     """
-    cell = cell_of(cfg, hydra_cfg, [])
+    cell = cell_of(cfg, hydra_cfg, [])  # without settings, which the file is to set
     settings = settings_for(cfg.rates, cell)
     if settings is None:
         if is_planned(hydra_cfg):
@@ -67,7 +67,7 @@ def no_row(path: str, cells: list[Cell]) -> str:
     return f"rates={path}: no settings for {', '.join(map(str, cells))}; the file has settings for {known}"
 
 
-@cache
+@cache  # the cells of a sweep ask for the same file
 def _rows(path: str) -> dict[System, dict[str, Any]]:
     """Return the settings in file `path` by system. Raises UserError."""
     try:

@@ -50,6 +50,7 @@ def check_value(hint: Any, value: Any, key: str) -> None:
 
 
 def _check(fields: dict[str, Any], values: Mapping[str, Any], where: str) -> None:
+    # A TypedDict, because it reports unknown and missing keys as a section of the configuration does.
     options = with_config(STRICT)(TypedDict("options", fields))  # type: ignore[misc, operator]
     _validated(TypeAdapter(options).validate_python, values, where, fields)
 

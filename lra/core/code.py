@@ -34,7 +34,7 @@ def fingerprints(*names: str) -> dict[str, str]:
     Returns:
         SHA-256 by path relative to the folder on Python's path, such as `mine.py` or `package/module.py`.
     """
-    waiting, seen, found = [*names], set[str](), {}
+    waiting, seen, found = [*names], set[str](), {}  # `seen`, because modules may import each other
     while waiting:
         name = waiting.pop()
         if not name or name in seen:

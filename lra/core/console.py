@@ -52,7 +52,7 @@ class Bar:
 
     def __init__(self, title: str, total: int, done: int = 0) -> None:
         self.title, self.total, self._before = title, total, done
-        self._started = self._last_line = time.monotonic()
+        self._started = self._last_line = time.monotonic()  # so that work of less than 10 s prints no line
         self._bar: Any = None
         if not (_bars and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"):
             return
@@ -70,7 +70,7 @@ class Bar:
             console=Console(stderr=True),
             transient=True,
             expand=True,
-            speed_estimate_period=600,
+            speed_estimate_period=600,  # seconds: longer than an evaluation, during which no step is done
         )
         self._task = self._bar.add_task(printable(title), total=total, completed=done, note="")
 

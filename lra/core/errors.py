@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a clause that suggests the known name most similar to `name`, or lists known names if none is similar."""
-    known = sorted(set(known))
+    known = sorted(set(known))  # so that the message does not depend on the order of a set or a file
     parent, _, last = name.rpartition(".")
     siblings = [key for key in known if key.rpartition(".")[0] == parent]
     near = [key for key in known if key.endswith(f".{name}")]  # the user omitted the section: `lr` for `train.lr`

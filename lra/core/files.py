@@ -31,15 +31,12 @@ def hold(path: Path, patience: float) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout  # here, because the import takes a tenth of a second
 
-    lock = FileLock(path)
     try:
-        lock.acquire(timeout=patience)
+        held = FileLock(path).acquire(timeout=patience)
     except Timeout:
         raise Locked(f"another process works in {path.parent}") from None
-    try:
+    with held:  # outside of `try`: a Timeout of the body is not one of this lock
         yield
-    finally:
-        lock.release()
 
 
 def holder(path: Path) -> str | None:
@@ -95,17 +92,18 @@ def read_json(path: Path) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the value of a YAML file, read by libyaml if it is installed. Raises OSError and yaml.YAMLError."""
+    """Return the value of a YAML file. Raises OSError and yaml.YAMLError."""
+    # The loader in C is eight times as fast, but some builds of PyYAML lack it.
     return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def parse_json(text: bytes | str) -> Any:
     """Return the value of a JSON text. Raises ValueError, also for NaN and infinities, which Python would accept."""
-    return json.loads(text, parse_constant=_refuse_constant)
 
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name} is no JSON number")
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    return json.loads(text, parse_constant=refuse)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -116,7 +114,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         with open(partial, "xb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # else a crash of the machine could leave an empty file under the new name
         os.replace(partial, path)
     except OSError as error:
         raise explained(error, path, written=True) from error
@@ -140,7 +138,7 @@ def sweep_partials(folder: Path) -> None:
     """Remove temporary files that killed processes left in a folder; the caller must hold its lock."""
     for path in folder.glob(PARTIALS):
         if not path.is_dir():
-            path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)  # the process that wrote it may be removing it now
 
 
 def explained(error: OSError, path: Path, written: bool) -> UserError:

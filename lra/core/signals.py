@@ -69,6 +69,7 @@ class StopFlag:
         self._since = 0.0
 
     def __enter__(self) -> "StopFlag":
+        # Python lets only the main thread set handlers; `lra.train` may be called from another one.
         if threading.current_thread() is threading.main_thread():
             ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup ignores SIGHUP
             numbers = [number for number in ASKING if not (number == signal.SIGHUP and ignored)]
@@ -90,11 +91,13 @@ class StopFlag:
         if self._number is not None:
             is_echo = number == signal.SIGTERM and now < self._since + REPEAT_SECONDS
             if number in ENDING and not self._repeated and not is_echo:
+                # The default handler ends the process with the status that shells expect after this signal.
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
             return
         self._number, self._since = number, now
         again = "" if self._repeated else "; again: stop now"
+        # Not `print`: the signal may have interrupted a print, whose lock or buffer is not reentrant.
         with suppress(OSError):  # after SIGHUP the terminal is gone
             os.write(2, f"\n{signal.Signals(number).name}: stopping after this step{again}\n".encode())
 
@@ -104,6 +107,7 @@ class StopFlag:
 
     def pending(self) -> Paused | None:
         """Return the `Paused` to raise after a signal or at the time limit; None if the run can continue."""
+        # After both, the signal is the reason: its exit code tells a scheduler why the run ended.
         if self._minutes is not None and time.monotonic() >= STARTED + 60 * self._minutes:
             return self.signalled() or Paused(f"the limit sweep_minutes={self._minutes:g} is reached")
         return self.signalled()

@@ -61,7 +61,8 @@ class KernelAttention(Attention, abstract=True):
             phi_q, phi_k = self.features(q, k, packed.chunk_mask, packed)
             phi_k = without_padding(phi_k, packed.chunk_mask)
             v = pad(v, (0, 1), value=1.0)
-            state = packed.sum_chunks(v.mT @ phi_k)
+            state = packed.sum_chunks(v.mT @ phi_k)  # [B, H, Dh + 1, M], one state per document
+            # [C, H, Dh + 1, M] unless q is [B, H, 1, Dh]
             state = state if q.shape[2] == 1 else packed.of_chunks(state, state.dtype)
             total, mass = (phi_q @ state.mT).split([v.shape[-1] - 1, 1], dim=-1)
             return packed.by_row(total / self.denominator(mass))
@@ -82,17 +83,17 @@ def exponentials(log_q: Tensor, log_k: Tensor, causal: bool, packed: Packed | No
     adds 1 or more to it.
     """
     if causal:
-        top = log_k.detach().amax(dim=-1, keepdim=True).cummax(dim=-2).values
-        before = pad(top, (0, 0, 1, -1), value=-torch.inf)
+        top = log_k.detach().amax(dim=-1, keepdim=True).cummax(dim=-2).values  # [B, H, L, 1]
+        before = pad(top, (0, 0, 1, -1), value=-torch.inf)  # the maximum up to the previous position
         log_decay = [(before - top).masked_fill(before == -torch.inf, 0).squeeze(-1)]
     elif packed is not None:
-        top = packed.max_over_documents(log_k)
+        top = packed.max_over_documents(log_k)  # [B, H, 1, M]
         log_decay = []
     else:
-        top = log_k.detach().amax(dim=-2, keepdim=True)
+        top = log_k.detach().amax(dim=-2, keepdim=True)  # [B, H, 1, M]
         log_decay = []
     top = top.masked_fill(top == -torch.inf, 0)  # if there is no real key (so far), do not shift
-    by_chunk = top if packed is None else top[packed.owner]
+    by_chunk = top if packed is None else top[packed.owner]  # [C, H, 1, M] if packed
     if not causal:
         log_q = log_q + (top if log_q.shape[2] == 1 else by_chunk)
     return (log_q - log_q.detach().amax(dim=-1, keepdim=True)).exp(), (log_k - by_chunk).exp(), *log_decay

@@ -118,7 +118,7 @@ class DecaySteps(nn.Module):
 
         projected = x W [B, L, H]; real [B, L, 1] is 1 at real and 0 at padded positions.
         """
-        dt = (softplus(projected + self.bias) * real).transpose(1, 2).unsqueeze(-1)
+        dt = (softplus(projected + self.bias) * real).transpose(1, 2).unsqueeze(-1)  # [B, H, L, 1]
         return dt, -self.log_a.exp()[:, None, None] * dt
 
 
@@ -166,5 +166,6 @@ class StateSpace(Mixer, abstract=True):
         rate, b, c = self.system()
         u = (x @ torch.cat([b.real, b.imag]).mT).unflatten(-1, (2, -1))  # [B, L, 2, N]
         h = diagonal_scan(u, rate, self.directions)  # [B, L, directions, 2, N]
+        # Re(C h) = Re C Re h - Im C Im h, as one real product over the last three axes of C [D, directions, 2, N].
         c = torch.stack([c.real, -c.imag], dim=1).unflatten(-1, (self.directions, -1)).transpose(1, 2)
         return h.flatten(2) @ c.flatten(1).mT

@@ -42,9 +42,9 @@ def allowed(q: Tensor, k: Tensor, key_mask: Tensor | None, causal: bool) -> Tens
 
     q [B, H, n, Dh] has the first n of the L positions of k.
     """
-    mask = None if key_mask is None else key_mask[:, None, None, :]
+    mask = None if key_mask is None else key_mask[:, None, None, :]  # [B, 1, 1, L]
     if causal:
-        earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+        earlier = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()  # [n, L]
         mask = earlier if mask is None else mask & earlier
     return mask
 
@@ -71,8 +71,8 @@ def weigh(
     if not dropout.drops:
         if q.dim() > 4:  # the fused kernels take only [B, H, n, d]
             if mask is not None:
-                mask = mask.expand(-1, *q.shape[1:-2], -1, -1).flatten(1, -3)
-            flat_q, flat_k, flat_v = (x.flatten(1, -3) for x in (q, k, v))
+                mask = mask.expand(-1, *q.shape[1:-2], -1, -1).flatten(1, -3)  # [B, H ..., n or 1, m]
+            flat_q, flat_k, flat_v = (x.flatten(1, -3) for x in (q, k, v))  # [B, H ..., n or m, d]
             return weigh(flat_q, flat_k, flat_v, mask, scale, dropout).view_as(q)
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     # Fused kernels draw dropout for the whole batch. Here noise depends on the document, so all weights are computed.

@@ -20,7 +20,7 @@ from lra.mixers._softmax import Scale, info_of, scale_of, weigh
 from lra.mixers.base import Attention, MixerConfig
 from lra.ops.dropout import Dropout
 
-WIDEST = 128  # maximum block width for a window; wider blocks would gather more keys that are then masked
+MAX_WIDTH = 128  # maximum block width for a window; wider blocks would gather more keys that are then masked
 
 Rule = Callable[[Tensor, Tensor], Tensor]  # (query positions i, key positions j) -> mask
 
@@ -57,14 +57,16 @@ class Blocks(KeyPart):
 
     def positions(self, by_block: Tensor) -> Tensor:
         width = by_block.shape[1]
+        # [1 or H, N, blocks, b] -> [1 or H, N, 1, blocks b]
         return (self.table[..., None] * width + by_block[0]).flatten(-2).unsqueeze(-2)
 
     def pick(self, x: Tensor) -> Tensor:
         heads, blocks = x.shape[1:3]
         first = torch.arange(heads, device=x.device).view(-1, 1, 1) * blocks  # index of each head's block 0
+        # [H, N, blocks]; the clamp only makes the indices valid, because keys of other blocks are masked.
         rows = first + self.table.clamp(0, blocks - 1)
-        picked = x.flatten(1, 2).index_select(1, rows.flatten())
-        return picked.unflatten(1, rows.shape).flatten(3, 4)
+        picked = x.flatten(1, 2).index_select(1, rows.flatten())  # [B, H N blocks, b, Dh]
+        return picked.unflatten(1, rows.shape).flatten(3, 4)  # [B, H, N, blocks b, Dh]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,7 @@ class Columns(KeyPart):
         return self.columns.view(1, 1, 1, -1)
 
     def pick(self, x: Tensor) -> Tensor:
-        return x.flatten(2, 3).index_select(2, self.columns).unsqueeze(2)
+        return x.flatten(2, 3).index_select(2, self.columns).unsqueeze(2)  # [B, H, 1, m, Dh]
 
 
 def band(by_block: Tensor, window: int, causal: bool) -> Tensor:
@@ -87,7 +89,7 @@ def band(by_block: Tensor, window: int, causal: bool) -> Tensor:
     list blocks beyond the window, which a rule must mask, and, if causal, later blocks, which `visible` masks.
     """
     blocks, width = by_block.shape
-    reach = -(-window // width)
+    reach = -(-window // width)  # number of blocks before a block that its window reaches
     count = min(reach + 1 if causal else 2 * reach + 1, blocks)
     first = (torch.arange(blocks, device=by_block.device) - reach).clamp(min=0)
     return (first[:, None] + torch.arange(count, device=by_block.device))[None]
@@ -98,7 +100,8 @@ def visible(part: KeyPart, by_block: Tensor, readable: Tensor, causal: bool) -> 
 
     `readable` [B or 1, N b] is True at positions that this part may have as keys.
     """
-    i, j = by_block.unsqueeze(-1), part.positions(by_block)
+    i, j = by_block.unsqueeze(-1), part.positions(by_block)  # [N, b, 1] and [1 or H, 1 or N, 1, m]
+    # [B or 1, 1 or H, 1 or N, 1, m]
     seen = readable[:, j.clamp(0, by_block.numel() - 1)] & (j >= 0) & (j < by_block.numel())
     if part.rule is not None:
         seen = seen & part.rule(i, j)
@@ -182,9 +185,9 @@ class PatternAttention(Attention, abstract=True):
         if not len(is_global):
             return mixed
         # The queries of global positions read all positions: [B, H, g, Dh].
-        mask = None if key_mask is None else key_mask[:, None, None, :]
+        row_mask = None if key_mask is None else key_mask[:, None, None, :]
         if self.causal:
             earlier = torch.arange(length, device=k.device) <= is_global[:, None]  # [g, L]
-            mask = earlier if mask is None else mask & earlier
-        rows = weigh(q.index_select(2, is_global), k, v, mask, self.scale, self.row_dropout)
+            row_mask = earlier if row_mask is None else row_mask & earlier
+        rows = weigh(q.index_select(2, is_global), k, v, row_mask, self.scale, self.row_dropout)
         return mixed.index_copy(2, is_global, rows)

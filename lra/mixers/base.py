@@ -235,7 +235,7 @@ class Attention(Mixer, abstract=True):
         else:
             (q,) = self._project_rows(packed.firsts(x_in), self.query)
             k, v = self._project_rows(x_in, self.key, self.value)
-        mixed = self.out(self.attend_packed(q, k, v, packed).flatten(1))
+        mixed = self.out(self.attend_packed(q, k, v, packed).flatten(1))  # [R, D], or [B, D] for the first positions
         return mixed if num_outputs is None else mixed.unsqueeze(1)
 
     def can_pack(self, dtype: torch.dtype, device: torch.device) -> bool:
@@ -249,6 +249,7 @@ class Attention(Mixer, abstract=True):
         """
         weight = torch.cat([projection.weight.to(x.dtype) for projection in projections])
         bias = torch.cat([projection.bias.to(x.dtype) for projection in projections]) if self.config.bias else None
+        # [R, projections H Dh] -> [R, projections, H, Dh] -> [R, H, Dh] each.
         return linear(x, weight, bias).view(len(x), len(projections), self.config.heads, -1).unbind(1)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
@@ -270,6 +271,7 @@ class Attention(Mixer, abstract=True):
 def checksum(value: Tensor) -> int:
     """Return a CRC-32 checksum of the bytes of a tensor; 0 for a tensor on the meta device."""
     plain = value.detach().contiguous().flatten()
+    # View the bytes as integers, because NumPy has no bf16.
     return 0 if value.is_meta else zlib.crc32(plain.view(torch.uint8).cpu().numpy())  # type: ignore[arg-type]
 
 
@@ -287,7 +289,7 @@ def without_padding(x: Tensor, key_mask: Tensor | None) -> Tensor:
     """Return x [B, L, C] or [B, H, L, C] with zeros at padded positions."""
     if key_mask is None:
         return x
-    real = key_mask.unsqueeze(-1)
+    real = key_mask.unsqueeze(-1)  # [B, L, 1]
     return x.masked_fill(~(real if x.dim() == 3 else real.unsqueeze(1)), 0)
 
 

@@ -75,6 +75,7 @@ def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
     """
     free = free_blocks(torch.arange(blocks))
     # No block may draw more than N - 3 blocks: the first one excludes itself, its neighbour and the last block.
+    # The `count` largest random numbers of a row select its blocks; -1 marks blocks that may not be drawn.
     order, chosen = torch.rand(heads, blocks, blocks).masked_fill(~free, -1).topk(min(count, max(blocks - 3, 0)))
     return chosen.masked_fill(order < 0, -1)
 

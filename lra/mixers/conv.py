@@ -50,6 +50,7 @@ class Conv(Mixer):
         self.out = nn.Linear(config.dim, config.dim, bias=config.bias) if config.out_proj else nn.Identity()
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        # The parameter is [width, D], the convolution takes [D, width].
         y = short_convolution(without_padding(x, key_mask), self.taps.T, self.later)
         if self.shift is not None:
             y = y + self.shift

@@ -91,7 +91,7 @@ class Extractor(Mixer):
             with full_precision(x.device):
                 x, weight = map(at_least_float32, (x, self.weight))
                 return fft_convolution(x, weight, self.groups, self.lags - 1)
-        x = pad(x.transpose(1, 2), (self.lags - 1, later))
+        x = pad(x.transpose(1, 2), (self.lags - 1, later))  # [B, r, L + taps - 1]
         return conv1d(x, self.weight, groups=self.groups).transpose(1, 2)
 
 
@@ -107,9 +107,10 @@ def fft_convolution(x: Tensor, weight: Tensor, groups: int, earlier: int) -> Ten
     hop = window - taps + 1  # number of valid outputs of a window; the first t - 1 outputs wrap around
     total = -(-length // hop) * hop + taps - 1
     windows = pad(x, (0, 0, earlier, total - earlier - length)).unfold(1, window, hop)  # [B, windows, c, n]
-    signal = torch.fft.rfft(windows).unflatten(2, (groups, -1))
+    signal = torch.fft.rfft(windows).unflatten(2, (groups, -1))  # [B, windows, g, c / g, n / 2 + 1]
     # The product of transforms is a convolution, which flips the weight. conv1d does not, so it is flipped here.
+    # [g, c / g outputs, c / g inputs, n / 2 + 1]
     response = torch.fft.rfft(weight.flip(-1), window).unflatten(0, (groups, -1))
     product = torch.einsum("bmgif,goif->bmgof", signal, response).flatten(2, 3)  # [B, windows, c, n / 2 + 1]
-    y = torch.fft.irfft(product, window)[..., taps - 1 :]
+    y = torch.fft.irfft(product, window)[..., taps - 1 :]  # [B, windows, c, hop]
     return y.transpose(2, 3).flatten(1, 2)[:, :length]

@@ -22,7 +22,7 @@ from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
 
 TWO_SIDED = "the paper is causal; here a second filter reads later positions, and the short convolutions are centred"
-LEAST = 1e-2  # value of exp(-r t) in the fastest channel at t = `fast`, and in the slowest one at t = `slow`
+DECAYED = 1e-2  # value of exp(-r t) in the fastest channel at t = `fast`, and in the slowest one at t = `slow`
 
 
 class Hyena(Mixer):
@@ -94,6 +94,7 @@ class Hyena(Mixer):
         with full_precision(x.device):
             x = at_least_float32(x)
             later = 0 if self.causal else self.taps.shape[1] // 2
+            # [B, L, D] each.
             gate, key, value = (short_convolution(x, self.taps, later) + self.taps_bias).chunk(3, dim=-1)
             z = without_padding(key * value, key_mask)  # the short convolutions have filled padding again
             y = gate * (self.convolve(z) + self.skip * z)
@@ -112,12 +113,13 @@ class Hyena(Mixer):
         skip, longest = self.skip, self.config.max_positions
         lag = torch.arange(length, dtype=skip.dtype, device=skip.device)
         time = lag / max(1, longest - 1)  # relative to the longest input, so h does not depend on `length`
-        band = torch.linspace(1e-4, self.bands - 1, self.bands, dtype=skip.dtype, device=skip.device)
-        angle = 2 * math.pi / longest * lag.unsqueeze(-1) * band
+        band = torch.linspace(1e-4, self.bands - 1, self.bands, dtype=skip.dtype, device=skip.device)  # [bands]
+        angle = 2 * math.pi / longest * lag.unsqueeze(-1) * band  # [L, bands]
         x = torch.cat([time.unsqueeze(-1), angle.cos(), angle.sin()], dim=-1)  # [L, 2 bands + 1]
         for layer in self.hidden:
-            x = (self.frequency * layer(x)).sin()
-        rates = -math.log(LEAST) * torch.linspace(
+            x = (self.frequency * layer(x)).sin()  # [L, width]
+        # [D], from the slowest to the fastest decay.
+        rates = -math.log(DECAYED) * torch.linspace(
             1 / self.slow, 1 / self.fast, len(skip), dtype=skip.dtype, device=skip.device
         )
         h = self.filters(x).T.unflatten(0, (self.directions, -1))  # [directions, D, L]

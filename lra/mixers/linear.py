@@ -80,10 +80,11 @@ class Cosformer(KernelAttention):
 
     def features(self, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         # Angles are computed in float64 and rounded once, because neighbours in a long input have nearly equal angles.
-        position = torch.arange(k.shape[-2], dtype=torch.float64, device=q.device).unsqueeze(-1)
+        position = torch.arange(k.shape[-2], dtype=torch.float64, device=q.device).unsqueeze(-1)  # [L, 1]
         angle = position * (math.pi / 2 / self.config.max_positions)
         turn = angle.cos().to(k.dtype), angle.sin().to(k.dtype)
         # q may have only the first positions, so `part` is cut to the length of x.
+        # [B, H, L, 2 Dh]
         q, k = (torch.cat([relu(x) * part[: x.shape[-2]] for part in turn], dim=-1) for x in (q, k))
         return q, k
 

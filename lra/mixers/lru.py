@@ -53,6 +53,7 @@ class LinearRecurrentUnit(StateSpace):
         if not config.causal:
             self.info = replace(self.info, deviations=(*self.info.deviations, TWO_SIDED))
         square = r_min**2 + (r_max**2 - r_min**2) * torch.rand(state)  # |lambda|^2
+        # |lambda| = exp(-exp(nu)); the clamps keep the initial nu and theta finite.
         self.nu = nn.Parameter((-square.clamp(min=1e-12).log() / 2).log())
         self.theta = nn.Parameter((max_phase * torch.rand(state)).clamp(min=1e-12).log())
         self.log_gamma = nn.Parameter(torch.log1p(-square) / 2)  # so that states driven by white noise have variance 1
@@ -61,5 +62,5 @@ class LinearRecurrentUnit(StateSpace):
 
     def system(self) -> tuple[Tensor, Tensor, Tensor]:
         rate = torch.complex(-self.nu.exp(), self.theta.exp())
-        b = self.log_gamma.exp()[:, None, None] * self.b
+        b = self.log_gamma.exp()[:, None, None] * self.b  # [N, D, 2]
         return rate, torch.view_as_complex(b), torch.view_as_complex(self.c)

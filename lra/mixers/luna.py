@@ -71,12 +71,12 @@ class Luna(Mixer):
         # The memory has no padding, so unpacking needs no mask.
         unpacked = self._attend(self.query(x[:, :num_outputs]), self.key(packed), None, self.dropout)
         if self._to_later is not None:
-            self._to_later[:] = [memory + packed]
+            self._to_later[:] = [memory + packed]  # in place, because the next layer holds this list
         return self.out(unpacked)
 
     def _attend(self, q: Tensor, k: Tensor, mask: Tensor | None, dropout: Dropout) -> Tensor:
         """Attend from queries q [B, n, H Dh] to k [B, m, H Dh], used as keys and as values -> [B, n, H Dh]."""
-        q, k = (split_heads(part, self.config.heads) for part in (q, k))
+        q, k = (split_heads(part, self.config.heads) for part in (q, k))  # [B, H, n, Dh] and [B, H, m, Dh]
         return merge_heads(weigh(q, k, k, mask, self.scale, dropout))
 
     def _project_memory(self) -> nn.Linear:

@@ -72,10 +72,12 @@ class Mamba2(Recurrent):
 
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
         x, step = inputs
-        x = silu(short_convolution(x, self.taps) + self.taps_bias)
+        x = silu(short_convolution(x, self.taps) + self.taps_bias)  # [B, L, 2 N + H Dh]
+        # [B, L, N], [B, L, N] and [B, L, H Dh]
         c, b, x = x.split([self.state, self.state, self.config.qkv_dim], dim=-1)
-        x = split_heads(x, self.config.heads)
+        x = split_heads(x, self.config.heads)  # [B, H, L, Dh]
         dt, log_decay = self.steps(step, real)  # [B, H, L, 1], 0 at padding, so x * dt is 0 despite the bias in x
+        # C and B [B, 1, L, N] broadcast over the heads.
         y = self.scan(causal_product, c.unsqueeze(1), b.unsqueeze(1), x * dt, log_decay.squeeze(-1))
         return y + self.skip[:, None, None] * x
 

@@ -92,7 +92,7 @@ class Mega(Mixer):
         a = self.keep.sigmoid()
         # Clamp a d below 1, so that log1p is finite even if both sigmoids round to 1.
         taken = (a * self.damp.sigmoid()).clamp(max=1 - torch.finfo(a.dtype).eps / 2)
-        rate = torch.log1p(-taken)
+        rate = torch.log1p(-taken)  # [directions, D, n]
         rate, c = torch.complex(rate, torch.zeros_like(rate)), a * self.expand * self.reduce * self.averages**-0.5 / 2
         # c is halved above, because the convolutions count each mode as a conjugate pair.
         c = torch.complex(c, torch.zeros_like(c))
@@ -100,6 +100,7 @@ class Mega(Mixer):
             return convolve_modes(x, rate[0], c[0])
         # Step of the tables in `mode_kernel`. It does not depend on the length of x, so the rounding does not, either.
         step = math.isqrt(self.config.max_positions - 1) + 1
+        # [D, L + 1], because `convolve_both` reads the second kernel from lag 1 on.
         forward, backward = (mode_kernel(rate[way], c[way : way + 1], x.shape[1] + 1, step)[0] for way in (0, 1))
         # `convolve_both` has one term at lag 0, from the first kernel; that of the second kernel is added.
         return convolve_both(x, forward[:, :-1], backward[:, 1:]) + backward[:, 0] * x
@@ -116,8 +117,8 @@ class Mega(Mixer):
             for part in (q, k, v, real.unsqueeze(-1))
         )  # [B, 1, chunks, size, .]
         position = torch.arange(size, device=q.device)
-        distance = position.unsqueeze(-1) - position
-        scores = q @ k.mT * self.width**-0.5 + self.bias[distance + self.reach - 1]
+        distance = position.unsqueeze(-1) - position  # i - j [size, size]
+        scores = q @ k.mT * self.width**-0.5 + self.bias[distance + self.reach - 1]  # [B, 1, chunks, size, size]
         seen = real.mT & (distance >= 0) if self.causal else real.mT
         # Mask with the lowest number, because -inf would give NaN for queries without a real key.
         weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(dim=-1)

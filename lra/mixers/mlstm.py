@@ -53,10 +53,10 @@ class Mlstm(Recurrent):
 
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
         q, k, v = (split_heads(part, self.config.heads) for part in inputs[:3])
-        log_in, forget = inputs[3].chunk(2, dim=-1)
+        log_in, forget = inputs[3].chunk(2, dim=-1)  # [B, L, H] each
         # At padding the input gate is 0 and the forget gate 1, so that the state does not change.
         log_in = (log_in + self.input_bias).masked_fill(real == 0, -torch.inf).transpose(1, 2)  # [B, H, L]
-        log_keep = (logsigmoid(forget + self.forget_bias) * real).transpose(1, 2)
+        log_keep = (logsigmoid(forget + self.forget_bias) * real).transpose(1, 2)  # [B, H, L]
         return gated_memory(q, k, v, *self.numbers(log_in, log_keep))
 
     def numbers(self, log_in: Tensor, log_keep: Tensor) -> list[Tensor]:
@@ -64,8 +64,9 @@ class Mlstm(Recurrent):
 
         The states of its recurrence are divided by exp(m), where m is the result of `largest`.
         """
-        top = largest(log_in.detach(), log_keep.detach())
+        top = largest(log_in.detach(), log_keep.detach())  # without gradient, because the divisor cancels in h
         log_decay = log_keep + (pad(top[..., :-1], (1, 0)) - top)  # the divisor changes from exp(m_{i-1}) to exp(m_i)
+        # The input gate takes over the factor 1 / sqrt(Dh) of the keys.
         return [log_in - top - math.log(self.config.head_dim) / 2, log_decay, -top]
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ def gated_memory(q: Tensor, k: Tensor, v: Tensor, log_in: Tensor, log_decay: Ten
     -> y [..., L, N]. log_floor gets no gradient.
     """
     v = pad(v, (0, 1), value=1.0)  # a column of ones: its state is n
-    y = decayed_product(q, k * log_in.exp().unsqueeze(-1), v, log_decay.unsqueeze(-1), SMALL_CHUNK)
+    y = decayed_product(q, k * log_in.exp().unsqueeze(-1), v, log_decay.unsqueeze(-1), SMALL_CHUNK)  # [..., L, N + 1]
     total, mass = y.split([v.shape[-1] - 1, 1], dim=-1)
     # Multiply by one reciprocal per position, because the gradient of a quotient would read all channels three times.
     return total * torch.maximum(mass.abs(), log_floor.detach().exp().unsqueeze(-1)).reciprocal()

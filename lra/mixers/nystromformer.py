@@ -69,8 +69,10 @@ class Nystromformer(Attention):
             real = torch.ones(1, length, dtype=torch.bool, device=q.device) if key_mask is None else key_mask
             total = real.sum(dim=1, keepdim=True).clamp(min=1)  # n; 1 instead of 0, because it is a divisor
             segment = (real.cumsum(dim=1) - 1) * total.clamp(max=count) // total  # [B or 1, L]
+            # [B or 1, m, L], True where a real token belongs to a segment.
             member = (segment[:, None, :] == torch.arange(count, device=q.device)[:, None]) & real[:, None, :]
             means = member.to(q.dtype) / member.sum(dim=-1, keepdim=True).clamp(min=1)  # [B or 1, m, L]
+            # [B, H, m, Dh]; heads are merged, so that one product per document serves all of them.
             landmark_q, landmark_k = (split_heads(means @ merge_heads(x), self.config.heads) for x in (q, k))
             # An input with fewer than m tokens leaves landmarks unused; their rows and columns in the inverse are zero.
             used = (means != 0).any(dim=-1)  # [B or 1, m]

@@ -100,6 +100,6 @@ def projection(noise: Tensor, features: int) -> Tensor:
     A row of w has the norm of the corresponding row of noise, and its distribution remains N(0, I): in a QR
     decomposition with a positive diagonal of R, Q is uniformly distributed and independent of the norms.
     """
-    q, r = torch.linalg.qr(noise.mT)
+    q, r = torch.linalg.qr(noise.mT)  # [blocks, Dh, Dh]; the columns of q are orthonormal
     q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     return (q.mT * noise.norm(dim=-1, keepdim=True)).flatten(0, 1)[:features]

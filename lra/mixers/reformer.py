@@ -91,7 +91,7 @@ class Reformer(Mixer):
         both = cut(take(torch.cat([q, v], dim=-1).unsqueeze(2), order), self.chunk)  # [B, H, rounds, C, c, 2 Dh]
         q, v = both.split(width, dim=-1)
         keys = look_back(normalize(at_least_float32(q), dim=-1).to(q.dtype))  # [B, H, rounds, C, 2c, Dh]
-        scores = at_least_float32((q * self.scale) @ keys.transpose(-2, -1))
+        scores = at_least_float32((q * self.scale) @ keys.transpose(-2, -1))  # [B, H, rounds, C, c, 2c]
         scores = scores + self.bias(buckets, order, rank, key_mask, scores.dtype)
         with full_precision(q.device):
             # One softmax over the keys of all rounds: the sums of exp(scores) of each round are put back in the order
@@ -100,7 +100,8 @@ class Reformer(Mixer):
             mass = mass.logsumexp(dim=2, keepdim=True).expand_as(rank).gather(3, order)
             weights = (scores - cut(mass.unsqueeze(-1), self.chunk)).exp()
         weights = self.dropout(weights.flatten(1, 2)).view_as(weights)  # the rounds of a head have separate noise
-        y = weights.to(v.dtype) @ look_back(v)
+        y = weights.to(v.dtype) @ look_back(v)  # [B, H, rounds, C, c, Dh]
+        # Put the outputs back in the order of positions and add the rounds: [B, H, L, Dh].
         return take(y.flatten(3, 4)[:, :, :, :length], rank).sum(dim=2)
 
     @torch.no_grad()
@@ -108,9 +109,9 @@ class Reformer(Mixer):
         """Return the bucket h(q) of each position and round [B, H, rounds, L], 0 to n - 1, or n at padding."""
         half = self.rotations.shape[-1]
         with full_precision(q.device):
-            turned = at_least_float32(q) @ self.rotations.flatten(2)
+            turned = at_least_float32(q) @ self.rotations.flatten(2)  # [B, H, L, rounds n / 2]
         turned = turned.unflatten(-1, self.rotations.shape[2:])  # [B, H, L, rounds, n / 2]
-        best = turned.abs().argmax(dim=-1, keepdim=True)
+        best = turned.abs().argmax(dim=-1, keepdim=True)  # [B, H, L, rounds, 1]
         # The argmax of [qR; -qR] is in the second half if the product with the largest absolute value is negative.
         buckets = (best + half * (turned.gather(-1, best) < 0)).squeeze(-1).transpose(2, 3)
         return buckets if key_mask is None else buckets.masked_fill(~key_mask[:, None, None, :], 2 * half)
@@ -127,23 +128,24 @@ class Reformer(Mixer):
             in_chunk = in_chunk + buckets * (buckets.shape[-1] + 2)  # so indices in two buckets differ by over 1
         if key_mask is not None:
             in_chunk = in_chunk.masked_fill(~key_mask[:, None, None, :], PADDED)
-        in_chunk = in_chunk.int()
-        here = meet(in_chunk, order, self.chunk)
+        in_chunk = in_chunk.int()  # int32, because `may_read` expands it to [B, H, rounds, C, c, 2c]
+        here = may_read(in_chunk, order, self.chunk)
         times = here.byte()
         for shift in range(1, in_chunk.shape[2]):  # count the other rounds in which the query reads the key
-            times += meet(in_chunk.roll(-shift, dims=2), order, self.chunk)
+            times += may_read(in_chunk.roll(-shift, dims=2), order, self.chunk)
         bias = times.to(dtype).log_().neg_().masked_fill_(~here, -torch.inf)
+        # In a row of 2c keys, the query's own key follows those of the previous chunk, at index c + i.
         bias.diagonal(self.chunk, -2, -1).fill_(ONESELF)
         return bias
 
 
-def meet(in_chunk: Tensor, order: Tensor, chunk: int) -> Tensor:
+def may_read(in_chunk: Tensor, order: Tensor, chunk: int) -> Tensor:
     """Return a mask [B, H, rounds, C, c, 2c], True where a query's chunk index equals a key's or is one more.
 
     `in_chunk` [B, H, rounds, L] has the chunk index of each position. `order` sorts positions into chunks; the queries
     of each chunk are compared with the keys of the previous chunk and of the chunk itself.
     """
-    queries = cut(in_chunk.gather(-1, order).unsqueeze(-1), chunk, PADDED)
+    queries = cut(in_chunk.gather(-1, order).unsqueeze(-1), chunk, PADDED)  # [B, H, rounds, C, c, 1]
     steps = queries - look_back(queries, PADDED).transpose(-2, -1)
     return (steps >> 1) == 0  # steps is 0 or 1
 
@@ -157,6 +159,7 @@ def sort(buckets: Tensor) -> tuple[Tensor, Tensor]:
 
 def take(x: Tensor, index: Tensor) -> Tensor:
     """Return the rows of x [B, H, rounds or 1, L, D] at index [B, H, rounds, L] -> [B, H, rounds, L, D]."""
+    # `gather` would need an index for each of the D columns; `embedding` needs one per row.
     lists = torch.arange(x.shape[:-2].numel(), device=x.device).view(*x.shape[:-2], 1)
     return embedding(index + lists * x.shape[-2], x.reshape(-1, x.shape[-1]))
 

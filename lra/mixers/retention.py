@@ -71,7 +71,7 @@ class Retention(Attention):
 
         q, k, v [B, H, L, Dh] -> [B, H, L, Dh].
         """
-        decay = self.log_decay.to(q.dtype).unsqueeze(-1).expand(-1, q.shape[-2])
+        decay = self.log_decay.to(q.dtype).unsqueeze(-1).expand(-1, q.shape[-2])  # [H, L]
         past = self.scan(causal_product, q, k, v, decay)
         if self.causal:
             return past

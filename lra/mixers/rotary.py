@@ -55,7 +55,7 @@ def turn(x: Tensor, speed: Tensor) -> Tensor:
         speed: angle per position of each pair [w], in float64, because large angles lose digits in fp32.
     """
     half = len(speed)
-    angle = torch.arange(x.shape[-2], dtype=torch.float64, device=x.device).unsqueeze(-1) * speed
+    angle = torch.arange(x.shape[-2], dtype=torch.float64, device=x.device).unsqueeze(-1) * speed  # [L, w]
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     first, second, rest = x.split([half, half, x.shape[-1] - 2 * half], dim=-1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos, rest], dim=-1)

@@ -19,7 +19,7 @@ from lra.mixers._backend import Backend, Scan
 from lra.mixers._recurrent import Recurrent
 from lra.ops.scan import dplr_delta_rule
 
-LEAST = -math.exp(-0.5)  # lower bound of the logarithm of w (section 3.2)
+MIN_LOG_DECAY = -math.exp(-0.5)  # lower bound of the logarithm of w (section 3.2)
 
 
 class Rwkv7(Recurrent):
@@ -86,17 +86,17 @@ class Rwkv7(Recurrent):
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
         (x,) = inputs
         before = pad(x, (0, 0, 1, -1)) - x  # [B, L, D], the previous token minus this one
-        for_r, for_w, for_k, for_v, for_a, for_g = (x + before * share for share in self.shares)
-        log_w = LEAST * (self.decay_bias + self.decay(for_w)).sigmoid() * real
+        for_r, for_w, for_k, for_v, for_a, for_g = (x + before * weight for weight in self.shares)
+        log_w = MIN_LOG_DECAY * (self.decay_bias + self.decay(for_w)).sigmoid() * real  # [B, L, H Dh]
         a = (self.rate_bias + self.rate(for_a)).sigmoid()
         r, k, v = self.query(for_r), self.key(for_k), self.value(for_v)
         g, removed, k = self.reveal(for_g), k * self.removal, k * (1 + (a - 1) * self.replacement) * real
         parts = (r, k, v, a, g, removed, log_w)
-        r, k, v, a, g, removed, log_w = (split_heads(part, self.config.heads) for part in parts)
+        r, k, v, a, g, removed, log_w = (split_heads(part, self.config.heads) for part in parts)  # [B, H, L, Dh]
         removed = normalize(removed, dim=-1) * real.unsqueeze(1)  # zero at padding, which then removes nothing
         y = self.scan(dplr_delta_rule, r, -removed, a * removed, v, log_w, k)  # [B, H, L, Dh]
         y = merge_heads(layer_norm(y, y.shape[-1:], eps=self.norm_eps)) * self.norm_weight + self.norm_bias
-        bonus = split_heads(self.bonus.view(1, 1, -1), self.config.heads)
+        bonus = split_heads(self.bonus.view(1, 1, -1), self.config.heads)  # [1, H, 1, Dh]
         return g * (split_heads(y, self.config.heads) + (r * k * bonus).sum(dim=-1, keepdim=True) * v)
 
     def gated(self, y: Tensor, gate: Tensor) -> Tensor:

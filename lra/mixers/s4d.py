@@ -106,9 +106,9 @@ class S4D(Mixer):
 
     def modes(self) -> tuple[Tensor, Tensor]:
         """Return dt A [D, N/2] and C B-bar [directions, D, N/2], complex."""
-        a = self._of_channels(torch.complex(-self.log_decay.exp(), self.frequency))
+        a = self._of_channels(torch.complex(-self.log_decay.exp(), self.frequency))  # [D, N/2]
         rate = self.log_dt.exp().unsqueeze(-1) * a
-        c = torch.view_as_complex(self.c)
+        c = torch.view_as_complex(self.c)  # [directions, D, N/2]
         if self.b is not None:
             c = c * self._of_channels(torch.view_as_complex(self.b))
         return rate, c * torch.expm1(rate) / a  # expm1, because exp(rate) - 1 would cancel for a short step

@@ -65,8 +65,9 @@ class S5(StateSpace):
         self.log_dt = nn.Parameter(log_uniform("dt", dt_min, dt_max, self.modes))
         b = torch.randn(blocks, state // blocks, config.dim) * config.dim**-0.5
         c = torch.randn(config.dim, self.directions, blocks, state // blocks) * state**-0.5
+        # [N, D, 2]
         self.b = nn.Parameter(torch.view_as_real((to_modes.mH @ b.to(to_modes.dtype)).flatten(0, 1).resolve_conj()))
-        self.c = nn.Parameter(torch.view_as_real((c.to(to_modes.dtype) @ to_modes).flatten(1)))
+        self.c = nn.Parameter(torch.view_as_real((c.to(to_modes.dtype) @ to_modes).flatten(1)))  # [D, directions N, 2]
 
     def system(self) -> tuple[Tensor, Tensor, Tensor]:
         a = torch.complex(-self.log_decay.exp(), self.frequency)

@@ -27,7 +27,7 @@ from lra.ops.gram import Moments, product
 from lra.ops.packing import Packed
 from lra.ops.scan import causal_product
 
-WORTH = 16  # minimum L / D for the Gram form on a GPU; for shorter inputs it moves more bytes than the textbook form
+MIN_RATIO = 16  # minimum L / D for the Gram form on a GPU; for shorter inputs it moves more bytes than the other form
 
 
 class Simple(Attention):
@@ -83,7 +83,7 @@ class Simple(Attention):
         self.info = replace(self.info, formula=formula, scale=number)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, num_outputs: int | None = None) -> Tensor:
-        as_gram = self.form == "gram" or (self.form == "auto" and self._gram_pays(x, num_outputs))
+        as_gram = self.form == "gram" or (self.form == "auto" and self._gram_is_cheaper(x, num_outputs))
         if self.causal or not as_gram:
             return super().forward(x, key_mask, num_outputs)
         x = x.to(autocast_dtype(x))
@@ -112,7 +112,7 @@ class Simple(Attention):
             if self.drop_state:
                 state = self._dropped(state)
             state = state.to(q.dtype) if few else packed.of_chunks(state, q.dtype)
-        y = packed.by_row(q @ state)
+        y = packed.by_row(q @ state)  # [R, H, Dh], or [B, H, Dh] if `few`
         return y if self.drop_state else self.dropout(y.flatten(1), None if few else packed).view_as(y)
 
     def _drop_output(self, y: Tensor) -> Tensor:
@@ -131,8 +131,8 @@ class Simple(Attention):
         if self.drop_state:
             state = self._dropped(state)
         x = x[:, :num_outputs]
-        if not self._fold_pays(x.shape[1]):  # for few outputs, projecting queries is cheaper than folding
-            query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)
+        if not self._folding_is_cheaper(x.shape[1]):  # for few outputs, projecting queries is cheaper than folding
+            query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)  # [B, H, num_outputs, Dh]
             y = merge_heads(query @ state)
             return (self.out(y) if self.drop_state else y).to(x.dtype)
         # Fold the query projection into the state: one linear map D -> H Dh for each document.
@@ -161,11 +161,12 @@ class Simple(Attention):
         mean, spread = Moments.apply(x, key_mask)  # [B, D], [B, D, D]
         products = product(self.key.weight, spread.flatten(0, 1).T, x.dtype)  # [H Dh, B D]
         heads, width = self.config.heads, self.config.head_dim
-        value = self._heads(self.value.weight).transpose(1, 2)
+        value = self._heads(self.value.weight).transpose(1, 2)  # [H, D, Dh]
         state = product(products.view(heads, width * len(x), -1), value, x.dtype)  # [H, Dh B, Dh]
         count = x.shape[1] if key_mask is None else key_mask.sum(dim=1)
         keys = self._heads(project_mean(self.key, mean))  # [H, Dh, B]
-        values = self._heads(project_mean(self.value, mean) * count).transpose(1, 2)
+        values = self._heads(project_mean(self.value, mean) * count).transpose(1, 2)  # [H, B, Dh]
+        # [H, Dh, B, Dh]
         state = torch.addcmul(state.view(heads, width, len(x), width), keys.unsqueeze(3), values.unsqueeze(1))
         return state.permute(2, 0, 1, 3) * self._factor(x.shape[1], key_mask, state.dtype)
 
@@ -173,10 +174,10 @@ class Simple(Attention):
         """Split the rows into heads: [H Dh, ...] -> [H, Dh, ...]."""
         return parameter.unflatten(0, (self.config.heads, -1))
 
-    def _gram_pays(self, x: Tensor, num_outputs: int | None) -> bool:
-        """Return True if the Gram form needs fewer operations and, on a GPU, the length is at least `WORTH * D`."""
+    def _gram_is_cheaper(self, x: Tensor, num_outputs: int | None) -> bool:
+        """Return True if the Gram form needs fewer operations and, on a GPU, the length is at least `MIN_RATIO * D`."""
         length = x.shape[1]
-        if x.device.type == "cuda" and length < WORTH * self.config.dim:
+        if x.device.type == "cuda" and length < MIN_RATIO * self.config.dim:
             return False
         dim, inner, head = self.config.dim, self.config.qkv_dim, self.config.head_dim
         read = length if num_outputs is None else num_outputs
@@ -185,11 +186,11 @@ class Simple(Attention):
         # Gram form.
         state, reading = length * (2 * dim * inner + inner * head), read * (dim * inner + inner * head + out)
         gram_state, gram_reading = length * dim * dim + dim * inner * (dim + head), reading
-        if self._fold_pays(read):
+        if self._folding_is_cheaper(read):
             gram_reading = dim * inner * head + out * dim + read * dim * (dim if self.config.out_proj else inner)
         return gram_state + gram_reading < state + reading
 
-    def _fold_pays(self, read: int) -> bool:
+    def _folding_is_cheaper(self, read: int) -> bool:
         """Return True if folding the query projection into the state saves operations for `read` positions.
 
         Folding takes operations once per document; the folded map then replaces two products per position by one.

@@ -77,9 +77,10 @@ class Sinkhorn(Attention):
         real = pad(key_mask, (0, fill)).unflatten(1, (-1, self.block))[:, None]  # [B, 1, N, b]
 
         order = self.permutation(k, real)
+        # [B, H, N, 2 b, Dh]: the keys of each block, then those of its sorted block.
         keys, values = (torch.cat([x, (order @ x.flatten(3)).view_as(x)], dim=3) for x in (k, v))
         with full_precision(q.device):
-            reached = order @ real.to(order.dtype) > 0
+            reached = order @ real.to(order.dtype) > 0  # [B, H, N, b]
         mask = torch.cat([real.expand_as(reached), reached], dim=3).unsqueeze(3)  # [B, H, N, 1, 2 b]
         y = weigh(q, keys, values, mask, self.scale, self.dropout)
         return y.flatten(2, 3)[:, :, :length]
@@ -90,7 +91,7 @@ class Sinkhorn(Attention):
         Rows and columns of blocks without a real token are zero.
         """
         with full_precision(k.device):
-            logits = at_least_float32(k).sum(dim=3) @ self.sort[..., : k.shape[2]]
+            logits = at_least_float32(k).sum(dim=3) @ self.sort[..., : k.shape[2]]  # [B, H, N, Dh] @ [H, Dh, N]
             return doubly_stochastic(self.noise(logits) / self.temperature, real.any(dim=3), self.iterations)
 
 
@@ -102,6 +103,7 @@ def doubly_stochastic(logits: Tensor, valid: Tensor, iterations: int) -> Tensor:
     row, column = valid.unsqueeze(-1), valid.unsqueeze(-2)
     logits = logits.masked_fill(~(row & column), torch.finfo(logits.dtype).min)
     for _ in range(iterations):
+        # Rows and columns that are not valid stay at the lowest number: normalised, they would have the sum 1.
         logits = logits - logits.logsumexp(dim=-1, keepdim=True).masked_fill(~row, 0)
         logits = logits - logits.logsumexp(dim=-2, keepdim=True).masked_fill(~column, 0)
     return logits.exp()

@@ -273,7 +273,7 @@ class Mixture(Spectrum):
 
     def frequencies(self) -> Tensor:
         """Return Omega [H, Dh, 2 m]."""
-        centred, mu = self.sigma.transpose(-2, -1) @ self.noise, self.mu.unsqueeze(-1)
+        centred, mu = self.sigma.transpose(-2, -1) @ self.noise, self.mu.unsqueeze(-1)  # [H, Dh, m] and [H, Dh, 1]
         return torch.cat([centred + mu, centred - mu], dim=-1)
 
 
@@ -394,6 +394,7 @@ class _Waves(torch.autograd.Function):
         samples = waves.shape[-1] // 2
         # cos and sin contain the factor already.
         cos, sin = waves[..., :samples], waves[..., samples:-1]
+        # The derivative of cos is -sin, that of sin is cos, and the constant has none.
         return torch.addcmul(grad[..., samples:-1] * cos, grad[..., :samples], sin, value=-1), None, None
 
 

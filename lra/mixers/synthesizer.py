@@ -108,7 +108,7 @@ class Synthesizer(Mixer):
             query, key = self._query_key(x)
             q, k = torch.cat([q, query], dim=-1), torch.cat([k, key], dim=-1)
         width = max(q.shape[-1], v.shape[-1])
-        q, k, padded = (pad(part, (0, width - part.shape[-1])) for part in (q, k, v))
+        q, k, padded = (pad(part, (0, width - part.shape[-1])) for part in (q, k, v))  # [B, H, L, width]
         return weigh(q, k, padded, mask, 1.0, self.dropout)[..., : v.shape[-1]]
 
     def _query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -48,6 +48,7 @@ class Block(nn.Module):
 
         The arguments, and the shapes with a packed batch, are those of `Mixer.mix`.
         """
+        # [B, N or num_outputs, D], or [R, D]
         mixed = self.mixer.mix(self.mixer_input(x, key_mask), key_mask, num_outputs, packed)
         if num_outputs is not None:  # the other positions are dropped, so the batch is no longer packed
             x, packed = x[:, :num_outputs] if packed is None else packed.firsts(x).unsqueeze(1), None

@@ -42,6 +42,7 @@ class Embedding(nn.Module):
         elif architecture.positions == "none":
             self.positions = None
         else:
+            # Not saved: a function of length and width.
             self.register_buffer("positions", sinusoids(length, dim), persistent=False)
         self.norm = nn.LayerNorm(dim, architecture.norm_eps) if architecture.embedding_norm else nn.Identity()
         self.dropout = Dropout(architecture.dropout if architecture.embedding_dropout else 0.0)
@@ -50,7 +51,7 @@ class Embedding(nn.Module):
         """Return the embeddings of tokens [B, L]: [B, L, D], [B, 1 + L, D] with a CLS, or rows [R, D] if packed."""
         if packed is not None:
             return self.dropout(self.norm(self._packed(tokens, packed)), packed)
-        x = self.tokens(tokens)
+        x = self.tokens(tokens)  # [B, L, D]
         if self.cls_position:
             x = self._prepend_cls(x)
         if self.positions is not None:
@@ -60,7 +61,8 @@ class Embedding(nn.Module):
         return self.dropout(self.norm(x))
 
     def _packed(self, tokens: Tensor, packed: Packed) -> Tensor:
-        has_cls, position = self.cls is not None, packed.position.unsqueeze(1)
+        has_cls, position = self.cls is not None, packed.position.unsqueeze(1)  # position [R, 1]
+        # [R, D]; the pad token in front reserves the row of the CLS.
         x = self.tokens(packed.unpad(pad(tokens, (int(has_cls), 0))))
         if self.cls_position:
             x = torch.where(position == 0, self.cls, x)
@@ -72,7 +74,7 @@ class Embedding(nn.Module):
 
     def _prepend_cls(self, x: Tensor) -> Tensor:
         assert self.cls is not None
-        return torch.cat([self.cls.expand(len(x), 1, -1), x], dim=1)
+        return torch.cat([self.cls.expand(len(x), 1, -1), x], dim=1)  # [B, 1 + L, D]
 
 
 class Pixels(nn.Linear):
@@ -97,7 +99,7 @@ class Pixels(nn.Linear):
     def forward(self, tokens: Tensor) -> Tensor:
         """Project tokens [B, L] to [B, L, D]."""
         grey = (tokens - 1).to(self.weight.dtype) / (GREYS - 1)
-        scaled = ((grey - self.mean) / self.deviation).unsqueeze(-1)
+        scaled = ((grey - self.mean) / self.deviation).unsqueeze(-1)  # [B, L, 1]
         if self.hidden is None:
             return super().forward(scaled)
         hidden = (tokens > GREYS).unsqueeze(-1)
@@ -107,6 +109,6 @@ class Pixels(nn.Linear):
 def sinusoids(length: int, dim: int) -> Tensor:
     """Return Long Range Arena's fixed position vectors [length, dim]: sines, then cosines."""
     half = dim // 2
-    rates = torch.exp(torch.arange(half) * (-math.log(10_000.0) / max(half - 1, 1)))
-    angles = torch.arange(length)[:, None] * rates
+    rates = torch.exp(torch.arange(half) * (-math.log(10_000.0) / max(half - 1, 1)))  # [D / 2], from 1 to 1 / 10,000
+    angles = torch.arange(length)[:, None] * rates  # [length, D / 2]
     return torch.cat([angles.sin(), angles.cos()], dim=1)

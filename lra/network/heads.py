@@ -52,7 +52,8 @@ class Reconstruction(nn.Module):
         """Map x [B, D] to [B, L, classes], or to [m, classes] at the flat indices `scored` [m] into [B, L]."""
         length = len(self.positions)
         if scored is None:
-            return self.decoder(x[:, None] + self.positions)
+            return self.decoder(x[:, None] + self.positions)  # [B, 1, D] + [L, D]
+        # [m, D]: document and position of each index.
         return self.decoder(x[scored // length] + self.positions[scored % length])
 
 
@@ -77,6 +78,7 @@ def document_head(features: int, spec: TaskSpec, architecture: Architecture) -> 
 def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
     """Pool x [B P, N, D] to [B P, D], over the positions where `mask` [B P, N] is True, or over all if it is None."""
     if pooling == "last":
+        # The clamp to 1 gives index 0 instead of -1 for a document without real positions.
         return x[:, -1] if mask is None else x[torch.arange(len(x), device=x.device), mask.sum(dim=1).clamp(min=1) - 1]
     if pooling in ("cls", "first"):
         return x[:, 0]
@@ -84,7 +86,7 @@ def pooled(x: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
         x = at_least_float32(x)  # bf16 would round the sums and the numbers of tokens
     if mask is None:
         return x.amax(dim=1) if pooling == "max" else x.mean(dim=1)
-    real = mask.unsqueeze(-1)
+    real = mask.unsqueeze(-1)  # [B P, N, 1]
     if pooling == "max":  # the maximum of a document without real positions is set to 0
         return x.masked_fill(~real, -torch.inf).amax(dim=1).masked_fill(~real.any(dim=1), 0)
     return x.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1).clamp(min=1)

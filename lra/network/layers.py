@@ -41,7 +41,7 @@ class BatchNorm(nn.Module):
             real = torch.ones_like(wide[..., :1]) if mask is None else mask.unsqueeze(-1).to(wide.dtype)  # [B, N, 1]
             count = real.sum()
             mean = (wide * real).sum(dim=(0, 1)) / count  # [D]
-            variance = ((wide - mean).square() * real).sum(dim=(0, 1)) / count
+            variance = ((wide - mean).square() * real).sum(dim=(0, 1)) / count  # [D]
             with torch.no_grad():
                 self.mean.lerp_(mean, MOMENTUM)
                 # As in PyTorch, the batch is normalised by its biased variance, but the running variance is unbiased.
@@ -83,7 +83,7 @@ class FeedForward(nn.Sequential):
             # The inner dropout comes before the bias, which therefore gets the outer scale alone.
             bias = None if second.bias is None else second.bias * outer.scale
             y = linear(hidden.flatten(0, -2), second.weight * (inner.scale * outer.scale), bias)
-            return ZeroAt.apply(y, outer.indices(x)).view(x.shape)
+            return ZeroAt.apply(y, outer.indices(x)).view(x.shape)  # [B N, D] -> [B, N, D]
         for layer in self:
             x = layer(x, packed) if isinstance(layer, Dropout) else layer(x)
         return x

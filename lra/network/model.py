@@ -91,23 +91,23 @@ class Model(nn.Module):
         mask = None
         if self.masks_padding and packed is None:  # the mask of a packed batch is `packed.mask`
             mask = pad(tokens != PADDING, (int(self.cls), 0), value=True)  # [B P, N], True at the CLS and real tokens
-        x = self.embedding(tokens, packed)
+        x = self.embedding(tokens, packed)  # [B P, N, D], or packed rows [R, D]
         if mask is not None:  # mixers expect finite numbers at padding
             x = x.masked_fill(~mask.unsqueeze(-1), 0)
         for block in self.blocks[:-1]:
             x = block(x, mask, None, packed)
         # If the head reads only position 0, the last block need not compute the other positions.
         few = self.pooling in ("cls", "first") and not self.whole_batches
-        x = self.blocks[-1](x, mask, 1 if few else None, packed)
+        x = self.blocks[-1](x, mask, 1 if few else None, packed)  # [B P, N or 1, D], or [R, D]
         if packed is not None:
             x, mask = x if few else packed.pad(x), packed.mask
         if self.reconstructs:
-            return self.head(self.final_norm(x[:, -1]), scored)
+            return self.head(self.final_norm(x[:, -1]), scored)  # x [B, D], the state after the whole input
         if self.pooling == "none":
             x = x[:, int(self.cls) :]
-            return self.head(self.final_norm(x if scored is None else x.flatten(0, 1)[scored]))
+            return self.head(self.final_norm(x if scored is None else x.flatten(0, 1)[scored]))  # [B, L, D] or [m, D]
         x = normed(self.final_norm, x, mask)  # before pooling, because a batch norm averages over all positions
-        documents = pooled(x, mask, self.pooling).unflatten(0, (-1, self.documents))
+        documents = pooled(x, mask, self.pooling).unflatten(0, (-1, self.documents))  # [B, P, D]
         return self.head(pair_features(documents, self.interaction))
 
     @cached_property

@@ -14,7 +14,7 @@ from torch.nn.functional import conv2d, pad
 from lra.ops.device import at_least_float32, autocast_dtype, full_precision
 from lra.ops.scan import CHUNK
 
-AT_ONCE = 256  # number of positions summed at a time in the weight gradient of a short convolution
+PIECE = 256  # number of positions summed at a time in the weight gradient of a short convolution
 SHORT = 16  # number of positions in a chunk of `diagonal_scan`
 
 
@@ -50,7 +50,7 @@ class _ShortConvolution(torch.autograd.Function):
         earlier = weight.shape[1] - 1 - ctx.later
         by_tap = [_shifted_product(x, grad, tap - earlier) for tap in range(weight.shape[1])]
         with full_precision(grad.device):
-            by_x = _each_channel(grad, weight.flip(-1), earlier)
+            by_x = _each_channel(grad, weight.flip(-1), earlier)  # the transposed convolution
         return by_x, torch.stack(by_tap, dim=-1).to(weight.dtype), None
 
 
@@ -59,19 +59,20 @@ def _each_channel(x: Tensor, weight: Tensor, later: int) -> Tensor:
 
     x is viewed as images [B, C, 1, L] in the channels-last layout, which is oneDNN's fastest and needs no copy.
     """
-    rows = x.contiguous().transpose(1, 2).unsqueeze(2)
+    rows = x.contiguous().transpose(1, 2).unsqueeze(2)  # [B, C, 1, L]
     y = conv2d(rows, weight[:, None, None], groups=len(weight), padding=(0, weight.shape[1] - 1))
+    # y is [B, C, 1, L + taps - 1]. The last input that its index t reads is x_t, and that of output i is x_{i + later}.
     return y.squeeze(2).transpose(1, 2)[:, later : later + x.shape[1]]
 
 
 def _shifted_product(x: Tensor, y: Tensor, shift: int) -> Tensor:
     """Return the sum of x_{i + shift} y_i over documents and positions i: x and y [B, L, C] -> [C].
 
-    The sum is computed in pieces of `AT_ONCE` positions, which stay in the cache.
+    The sum is computed in pieces of `PIECE` positions, which stay in the cache.
     """
     length = x.shape[1]
     x, y = x[:, max(0, shift) : max(0, length + min(0, shift))], y[:, max(0, -shift) : max(0, length - max(0, shift))]
-    parts = [(x, y)] if length <= AT_ONCE else zip(x.split(AT_ONCE, dim=1), y.split(AT_ONCE, dim=1), strict=True)
+    parts = [(x, y)] if length <= PIECE else zip(x.split(PIECE, dim=1), y.split(PIECE, dim=1), strict=True)
     return sum((at_least_float32(first) * other).sum(dim=(0, 1)) for first, other in parts)  # type: ignore[return-value]
 
 
@@ -95,7 +96,7 @@ def convolve_both(x: Tensor, earlier: Tensor, later: Tensor) -> Tensor:
     # A circular convolution reads lag l >= 0 at index l, and lag -l at index size - l. So `both` begins with K and ends
     # with K' reversed.
     both = torch.cat([pad(earlier, (0, size - 2 * length + 1)), later[:, : length - 1].flip(-1)], dim=-1)  # [D, size]
-    y = torch.fft.irfft(torch.fft.rfft(x.transpose(1, 2), size) * torch.fft.rfft(both), size)
+    y = torch.fft.irfft(torch.fft.rfft(x.transpose(1, 2), size) * torch.fft.rfft(both), size)  # [B, D, size]
     return y[..., :length].transpose(1, 2)
 
 
@@ -104,6 +105,7 @@ def convolve_few(x: Tensor, earlier: Tensor, later: Tensor, count: int) -> Tenso
     length = x.shape[1]
     outputs = []
     for position in range(min(count, length)):
+        # [D, L], weight of every input.
         kernel = torch.cat([earlier[:, : position + 1].flip(-1), later[:, : length - position - 1]], dim=-1)
         outputs.append((x * kernel.T).sum(dim=1))
     return torch.stack(outputs, dim=1)
@@ -123,11 +125,14 @@ def causal_convolution(x: Tensor, kernel: Tensor) -> Tensor:
     lags = torch.arange(size, device=x.device)
     matrix = pad(kernel[:, :size], (size - 1, size - 1))[:, lags - lags.unsqueeze(-1) + size - 1]  # [D, from, to]
     blocks = pad(x, (0, -length % size)).unflatten(-1, (-1, size)).transpose(0, 1)  # [D, B, blocks, size]
+    # [D, B blocks, size] @ [D, from, to], then back to [B, D, L].
     y = (blocks.flatten(1, 2) @ matrix).unflatten(1, blocks.shape[1:3]).transpose(0, 1).flatten(2)[..., :length]
     while size < length:
         first = pad(x, (0, -length % (2 * size))).unflatten(-1, (-1, 2, size)).unbind(-2)[0]  # [B, D, pairs, size]
-        reach = torch.fft.rfft(kernel[:, : 2 * size], 2 * size).unsqueeze(1)
+        reach = torch.fft.rfft(kernel[:, : 2 * size], 2 * size).unsqueeze(1)  # [D, 1, size + 1]
+        # The outputs of the second block, [B, D, pairs, size]; only these are free of wrapped-around terms.
         read = torch.fft.irfft(torch.fft.rfft(first, 2 * size) * reach, 2 * size)[..., size:]
+        # Zeros for the first block of each pair: [B, D, pairs, 2 size] -> [B, D, L].
         y = y + pad(read, (size, 0)).flatten(2)[..., :length]
         size *= 2
     return y.transpose(1, 2)
@@ -144,7 +149,8 @@ def mode_kernel(rate: Tensor, c: Tensor, length: int, step: int) -> Tensor:
     """
     steps = torch.arange(-(-length // step), device=c.device)
     coarse = powers(rate, steps * step) * c.unsqueeze(-1)  # [directions, D, N, a]
-    fine = powers(rate, torch.arange(step, device=c.device))
+    fine = powers(rate, torch.arange(step, device=c.device))  # [D, N, b]
+    # [directions, D, a, b] -> [directions, D, length]
     return 2 * real_product(coarse.transpose(-2, -1), fine).flatten(-2)[..., :length]
 
 
@@ -155,22 +161,26 @@ def convolve_modes(x: Tensor, rate: Tensor, c: Tensor) -> Tensor:
     """
     batch, length, dim = x.shape
     width = min(CHUNK, length)
+    # [D, B chunks, width]
     chunks = pad(x, (0, 0, 0, -length % width)).flatten(0, 1).T.contiguous().view(dim, -1, width)
     lags = torch.arange(width, device=x.device)
     mode = powers(rate, lags)  # [D, N, width]
+    # K at lags -(width - 1) to width - 1, [D, 2 width - 1]; zero at negative lags, which would read later inputs.
     kernel = pad(2 * (c.unsqueeze(-1) * mode).real.sum(dim=1), (width - 1, 0))
-    inside = kernel[:, lags - lags.unsqueeze(-1) + width - 1]
+    inside = kernel[:, lags - lags.unsqueeze(-1) + width - 1]  # [D, from, to]
     if length == width:
         y = chunks @ inside
     else:
+        # [D, from, N 2]: decay from an input to the chunk's end.
         last = torch.view_as_real(mode.flip(-1).transpose(-2, -1)).flatten(2)
         y, states = (chunks @ torch.cat([inside, last], dim=-1)).split([width, last.shape[-1]], dim=-1)
+        # [D, B, chunks, N]
         states = torch.view_as_complex(states.unflatten(-1, (-1, 2)).contiguous()).unflatten(1, (batch, -1))
         # `before` [D, B chunks, N] holds, for each chunk, the states at the end of the previous chunk.
         before = accumulate(pad(states[:, :, :-1], (0, 0, 1, 0)), rate * width).flatten(1, 2)
-        read = (2 * c * rate.exp()).unsqueeze(-1) * mode
+        read = (2 * c * rate.exp()).unsqueeze(-1) * mode  # [D, N, to]: decay from the previous chunk's end
         y = y + real_product(before, read)
-    return y.flatten(1).T.contiguous().view(batch, -1, dim)[:, :length]
+    return y.flatten(1).T.contiguous().view(batch, -1, dim)[:, :length]  # [D, B chunks width] -> [B, L, D]
 
 
 def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
@@ -183,7 +193,7 @@ def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
     """
     batch, length, _, modes = u.shape
     rows = pad(u, (0, 0, 0, 0, 0, -length % SHORT)).flatten(0, 2)  # [B chunks SHORT 2, N]
-    chunks = rows.T.contiguous().view(modes, batch, -1, SHORT, 2)
+    chunks = rows.T.contiguous().view(modes, batch, -1, SHORT, 2)  # [N, B, chunks, SHORT, 2]
     lags = torch.arange(SHORT + 1, device=u.device)
     decay = powers(rate, lags)  # [N, SHORT + 1]
     # Write a complex factor a + i b as a real matrix: [Re z, Im z] @ [[a, b], [-b, a]] is [Re, Im] of z (a + i b).

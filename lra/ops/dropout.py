@@ -97,7 +97,7 @@ class Dropout(Keyed):
             return x
         if columns is None and self.draws_indices(x, packed):
             return ZeroAt.apply(x.contiguous() * self.scale, self.indices(x))
-        kept = self.hash(x, packed, columns) >= round(self.p * 2**32) - 2**31
+        kept = self.hash(x, packed, columns) >= round(self.p * 2**32) - 2**31  # uniform in [-2^31, 2^31)
         return torch.where(kept, x * self.scale, 0)
 
     @property
@@ -120,7 +120,7 @@ class Dropout(Keyed):
         dropped = []
         for number, document in enumerate(self.documents):
             for indices in self._document_indices(document, x.shape[1:]):
-                indices += number * x[0].numel()
+                indices += number * x[0].numel()  # from indices into a document to indices into x
                 dropped.append(indices)
         return torch.from_numpy(np.concatenate(dropped))
 
@@ -135,6 +135,7 @@ class Dropout(Keyed):
         # A 64-bit draw holds four 16-bit numbers, one per value. A value is dropped if its number is below `level`.
         if self.over == "channels":
             words = streams.pcg(seed, "dropout", step, layer, document, 0).random_raw(-(-width // 4)).view(np.uint16)
+            # The dropped channels of each position: [L, 1] + [dropped channels].
             yield (np.arange(0, size, width)[:, None] + np.flatnonzero(words[:width] < level)).ravel()
         elif len(shape) < 3:
             bits = streams.pcg(seed, "dropout", step, layer, document, 0)
@@ -149,6 +150,7 @@ class Dropout(Keyed):
                 for of_row in draws:
                     of_row[:] = bits.random_raw(draws_of_row)
                     bits.advance(JUMP - draws_of_row)  # so that a row's first draw does not depend on m
+                # [L, 4 draws_of_row] 16-bit numbers, of which the first m of each row are used.
                 yield np.flatnonzero(draws.view(np.uint16)[:, :width] < level) + head * of_head
 
 

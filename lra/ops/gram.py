@@ -28,6 +28,7 @@ class Moments(torch.autograd.Function):
         size = POSITIONS if by_bands else x.shape[1]  # number of positions in a piece
         pieces = x.split(size, dim=1)
         masks = [None] * len(pieces) if key_mask is None else key_mask.split(size, dim=1)
+        # [B, 1, D]; any vector near the mean would do, and this one needs no further pass over x.
         near = mean_of_real(pieces[0][:, :POSITIONS], None if masks[0] is None else masks[0][:, :POSITIONS])
         total = x.new_zeros(len(x), 1, x.shape[2], dtype=torch.float64)
         gram = x.new_zeros(len(x), x.shape[2], x.shape[2], dtype=torch.promote_types(x.dtype, torch.float32))

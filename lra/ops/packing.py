@@ -68,18 +68,18 @@ class Packed:
         documents, longest = self.mask.shape
         # [chunks of the padded batch, CHUNK D]
         chunks = put(x.view(len(self.owner), -1), self.indices, documents * -(-longest // CHUNK))
-        return chunks.view(documents, -1, x.shape[1])[:, :longest]
+        return chunks.view(documents, -1, x.shape[1])[:, :longest]  # [B, chunks CHUNK, D] -> [B, N, D]
 
     def unpad(self, x: Tensor) -> Tensor:
         """Convert a padded batch [B, N] or [B, N, D] to rows [R] or [R, D]; rows for positions >= N are zero."""
         more = -x.shape[1] % CHUNK
         x = pad(x, (0, more) if x.dim() == 2 else (0, 0, 0, more))
         chunks = x.unflatten(1, (-1, CHUNK)).flatten(0, 1).flatten(1)  # [chunks of the padded batch, CHUNK D]
-        return _Take.apply(chunks, self.indices).view(-1, *x.shape[2:])
+        return _Take.apply(chunks, self.indices).view(-1, *x.shape[2:])  # [C, CHUNK D] -> [R, D]
 
     def firsts(self, x: Tensor) -> Tensor:
         """Return the first row of each document: [R, D] -> [B, D]."""
-        return _Firsts.apply(x, self.first, self.document, self.position)
+        return _Take.apply(x, self.first)
 
     def by_chunk(self, x: Tensor) -> Tensor:
         """Group rows by chunk, [R, H, D] -> [C, H, CHUNK, D]; for one row per document, [B, H, D] -> [B, H, 1, D]."""
@@ -91,17 +91,19 @@ class Packed:
 
     def sum_chunks(self, x: Tensor) -> Tensor:
         """Sum over the chunks of each document in fp32 or higher, in a fixed order: [C, ...] -> [B, ...]."""
+        # [C, F] -> [B, F] -> [B, ...]
         return _SumChunks.apply(x.flatten(1), self.one_hot, self.owner).unflatten(1, x.shape[1:])
 
     def of_chunks(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """Repeat the value of each document for its chunks, converted to `dtype`: [B, ...] -> [C, ...]."""
+        # [B, F] -> [C, F] -> [C, ...]
         return _OfChunks.apply(x.flatten(1), self.one_hot, self.owner, dtype).unflatten(1, x.shape[1:])
 
     def max_over_documents(self, x: Tensor) -> Tensor:
         """Return maxima over the positions of each document, without gradient: [C, H, CHUNK, M] -> [B, H, 1, M]."""
-        of_chunk = x.detach().amax(dim=-2, keepdim=True)
+        of_chunk = x.detach().amax(dim=-2, keepdim=True)  # [C, H, 1, M]
         index = self.owner.view(-1, 1, 1, 1).expand_as(of_chunk)
-        largest = of_chunk.new_full((len(self.mask), *of_chunk.shape[1:]), -torch.inf)
+        largest = of_chunk.new_full((len(self.mask), *of_chunk.shape[1:]), -torch.inf)  # [B, H, 1, M]
         return largest.scatter_reduce(0, index, of_chunk, "amax")
 
 
@@ -136,20 +138,6 @@ class _Take(torch.autograd.Function):
         return put(grad, indices, ctx.rows), None
 
 
-class _Firsts(torch.autograd.Function):
-    """Function of `Packed.firsts`; the gradient is a `where` over all rows, which the compiler can fuse."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, first: Tensor, document: Tensor, position: Tensor) -> Tensor:
-        ctx.save_for_backward(document, position)
-        return x.index_select(0, first)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        document, position = ctx.saved_tensors
-        return torch.where((position == 0).unsqueeze(1), grad.index_select(0, document), 0), None, None, None
-
-
 class _SumChunks(torch.autograd.Function):
     """Function of `Packed.sum_chunks`: x [C, F] -> [B, F] in fp32 or higher."""
 
@@ -161,6 +149,7 @@ class _SumChunks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        # Each chunk gets the gradient of its document's sum.
         return grad.to(ctx.dtype).index_select(0, *ctx.saved_tensors), None, None
 
 

@@ -23,13 +23,14 @@ BLOCK = 4  # number of positions in a block of `channel_scores`
 # was 5 % slower.
 TILE = 1 << 19
 # Summed log decays below this count as -inf, because `exp` and products of denormal numbers are many times slower.
-FAR = -80.0
+MIN_LOG_DECAY = -80.0
 # Fraction of the exponent range for the decays of a block; the rest is for the queries and keys that they multiply.
 HEADROOM = 0.75
 
 
 def both_ways(recurrence: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """Return recurrence(*inputs) plus the recurrence from the last position to the first; inputs [..., L, .]."""
+    # The second `flip` puts the outputs back in the order of the positions.
     return recurrence(*inputs) + recurrence(*(x.flip(-2) for x in inputs)).flip(-2)
 
 
@@ -43,7 +44,7 @@ def causal_product(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None = N
     if log_decay is not None:
         return decayed_product(q, k, v, log_decay.unsqueeze(-1))
     length = q.shape[-2]
-    q, k, v = in_chunks(min(CHUNK, length), q, k, v)
+    q, k, v = in_chunks(min(CHUNK, length), q, k, v)  # [..., chunks, C, M or N]
     y = (q @ k.mT).tril() @ v  # [..., chunks, C, N]
     if y.shape[-3] > 1:
         state = cumulative_sum((k.mT @ v)[..., :-1, :, :], -3)  # [..., chunks - 1, M, N]
@@ -91,23 +92,27 @@ def dplr_delta_rule(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tenso
         Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule over Sequence Length.
     """
     length = q.shape[-2]
+    # Each is [..., chunks, C, M or N]; C is a power of 2, as `channel_scores` requires.
     q, a, b, v, decay, k = in_chunks(min(SMALL_CHUNK, 1 << (length - 1).bit_length()), q, a, b, v, log_decay, k)
     next_a = pad(a[..., 1:, :], (0, 0, 0, 1))  # shifted by one: a_i reads the state after position i - 1
+    # Shapes [..., 2, 2, C, C], [..., 2, C, M], [..., 2, C, M] and [..., 1, M].
     scores, reads, writes, kept = channel_scores(torch.stack([q, next_a], -3), torch.stack([b, k], -3), decay)
     (seen_b, seen_k), (read_b, read_k) = (by_query.unbind(-3) for by_query in scores.unbind(-4))  # each [..., C, C]
     read_b, read_k = (pad(x[..., :-1, :], (0, 0, 1, 0)) for x in (read_b, read_k))  # undo the shift
-    read_q, read_a = reads.unbind(-3)
+    read_q, read_a = reads.unbind(-3)  # [..., C, M]
+    # Undo the shift here, too. The chunk's first position reads the state before the chunk without a decay.
     read_a = torch.cat([a[..., :1, :], read_a[..., :-1, :]], dim=-2)
-    write_b, write_k = (x.mT for x in writes.unbind(-3))
-    system = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device) - read_b
+    write_b, write_k = (x.mT for x in writes.unbind(-3))  # [..., M, C]
+    system = torch.eye(q.shape[-2], dtype=q.dtype, device=q.device) - read_b  # 1 - A [..., C, C]
     solved = solve_triangular(system, torch.cat([read_k @ v, read_a], dim=-1), upper=False)  # [..., C, N + M]
-    z, z_by_state = solved.split([v.shape[-1], q.shape[-1]], dim=-1)
+    z, z_by_state = solved.split([v.shape[-1], q.shape[-1]], dim=-1)  # [..., C, N] and [..., C, M]
     added = write_b @ z + write_k @ v  # [..., chunks, M, N]
     carry = torch.diag_embed(kept.squeeze(-2)) + write_b @ z_by_state  # [..., chunks, M, M]
     state, before = torch.zeros_like(added[..., 0, :, :]), []
     for new, keep in zip(added.unbind(-3), carry.unbind(-3), strict=True):
         before.append(state)
         state = new + keep @ state
+    # The states before all chunks, stacked, are [..., chunks, M, N].
     y = seen_b @ z + seen_k @ v + (read_q + seen_b @ z_by_state) @ torch.stack(before, dim=-3)
     return y.flatten(-3, -2)[..., :length, :]
 
@@ -136,6 +141,7 @@ def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inpu
         # Move the chunk axis first and make tiles contiguous; otherwise every product would copy its factors.
         chunks = [x.movedim(-3, 0).contiguous() for x in in_chunks(chunk, *tile)]
         y, state = recurrence(*chunks, state)
+        # [T, ..., C, N] -> [..., T C, N], then cut to the positions of the tile.
         return y.movedim(0, -3).flatten(-3, -2)[..., : tile[0].shape[-2], :], state
 
     q, _, v, *_ = inputs
@@ -162,7 +168,7 @@ def _with_decays(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> t
     before = []  # the state before each chunk
     for keep, added in zip(kept.mT.unbind(), (writes.mT @ v).unbind(), strict=True):
         before.append(state)
-        state = torch.addcmul(added, keep, state)
+        state = torch.addcmul(added, keep, state)  # [..., M, N]
     return scores @ v + reads @ torch.stack(before), state
 
 
@@ -176,15 +182,17 @@ def _with_corrections(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, sta
     between, since, until = head_decays(g)
     writes = b * k
     system = k @ writes.mT * between  # `solve_triangular` reads only entries below the diagonal
+    # [T, ..., C, N + M]
     solved = solve_triangular(system, torch.cat([v, k * since], dim=-1), upper=False, unitriangular=True)
     from_values, by_state = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
     errors, before = [], []
+    # Per chunk: its decay [..., 1, 1], then [..., C, N], [..., C, M], and the writes [..., M, C].
     by_chunk = (x.unbind() for x in (since[..., -1:, :], from_values, by_state, (writes * until).mT))
     for whole, from_value, by, write in zip(*by_chunk, strict=True):
         before.append(state)
-        errors.append(from_value - by @ state)
-        state = whole * state + write @ errors[-1]
-    read = q @ writes.mT * between
+        errors.append(from_value - by @ state)  # [..., C, N]
+        state = whole * state + write @ errors[-1]  # [..., M, N]
+    read = q @ writes.mT * between  # [T, ..., C, C]
     return read @ torch.stack(errors, dim=0) + (q * since) @ torch.stack(before, dim=0), state
 
 
@@ -198,10 +206,10 @@ def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     # Sum in float64, so that differences of sums keep all digits of fp32 after a strong decay, and so that the two
     # terms of each diagonal entry of `between` cancel in the gradient of g.
-    within = cumulative_sum(g.double(), -2)
+    within = cumulative_sum(g.double(), -2)  # [..., C, 1]
     later = torch.ones(g.shape[-2], g.shape[-2], dtype=torch.bool, device=g.device).triu(1)
-    apart = (within - within.mT).to(g.dtype)
-    between = apart.masked_fill((apart < FAR) | later, -torch.inf).exp()
+    apart = (within - within.mT).to(g.dtype)  # [..., C, C]; above the diagonal it is not a decay
+    between = apart.masked_fill((apart < MIN_LOG_DECAY) | later, -torch.inf).exp()
     return between, within.to(g.dtype).exp(), (within[..., -1:, :] - within).to(g.dtype).exp()
 
 
@@ -233,8 +241,8 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
     for decay in others:
         rows.append(rows[-1] * decay)
     within = torch.stack(rows, dim=-2).unsqueeze(-4)  # [..., 1, blocks, size, M], decays after a block's position 0
-    reads = q.unflatten(-2, (-1, size)) * within
-    writes = k.unflatten(-2, (-1, size)) / within
+    reads = q.unflatten(-2, (-1, size)) * within  # [..., P, blocks, size, M]
+    writes = k.unflatten(-2, (-1, size)) / within  # [..., R, blocks, size, M]
     scores = (reads.unsqueeze(-4) @ writes.unsqueeze(-5).mT).tril()  # [..., P, R, blocks, size, size]
     # `reads` and `writes` are relative to the first position of their block, so each block of a span needs two
     # decays [..., spans, blocks of a span, M]: from the span's start through that position, and after that position to
@@ -244,19 +252,21 @@ def channel_scores(q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Ten
     while size < chunk:
         since_1, since_2 = since.unflatten(-3, (-1, 2)).unbind(-3)  # for the first and the second span of each pair
         until_1, until_2 = until.unflatten(-3, (-1, 2)).unbind(-3)
-        kept_1, kept_2 = kept.unflatten(-3, (-1, 2)).unbind(-3)
-        scores_1, scores_2 = scores.unflatten(-3, (-1, 2)).unbind(-3)
+        kept_1, kept_2 = kept.unflatten(-3, (-1, 2)).unbind(-3)  # [..., pairs, 1, M]
+        scores_1, scores_2 = scores.unflatten(-3, (-1, 2)).unbind(-3)  # [..., P, R, pairs, size, size]
         pairs = (-1, 2, since.shape[-2])
         late = reads.unflatten(-3, pairs).unbind(-4)[1]  # [..., P, pairs, blocks of a span, BLOCK, M]
         early = writes.unflatten(-3, pairs).unbind(-4)[0]
         late = (late * since_2[..., None, :, :, None, :]).flatten(-3, -2)  # [..., P, pairs, size, M]
         early = (early * until_1[..., None, :, :, None, :]).flatten(-3, -2)
         across = late.unsqueeze(-4) @ early.unsqueeze(-5).mT  # [..., P, R, pairs, size, size]
+        # [..., P, R, pairs, 2 size, 2 size]; the upper right quarter is zero, because its keys are later.
         scores = torch.cat([pad(scores_1, (0, size)), torch.cat([across, scores_2], dim=-1)], dim=-2)
         since = torch.cat([since_1, kept_1 * since_2], dim=-2)
         until = torch.cat([until_1 * kept_2, until_2], dim=-2)
         kept = kept_1 * kept_2
         size *= 2
+    # Now there is one span, the chunk: since and until [..., 1, blocks, M] become [..., 1, blocks, 1, M].
     reads = (reads * since.transpose(-3, -2).unsqueeze(-4)).flatten(-3, -2)
     writes = (writes * until.transpose(-3, -2).unsqueeze(-4)).flatten(-3, -2)
     return scores.squeeze(-3), reads, writes, kept.squeeze(-3)

@@ -30,8 +30,10 @@ def write(folder: Path, values: "dict[str, Tensor]", state: dict[str, Any]) -> N
     Raises:
         UserError: if the file cannot be written; an earlier checkpoint is then intact.
     """
+    # A digest of the whole file cannot be part of the bytes that it covers, so it takes the place of zeros.
     data = tensors.encode(values, sha256=UNSIGNED, state=state)
     digest = hashlib.sha256(data).hexdigest()
+    # `1`: the placeholder is in the header, which precedes all tensors, whose bytes may look like it.
     write_atomic(folder / CHECKPOINT, data.replace(UNSIGNED.encode(), digest.encode(), 1))
 
 

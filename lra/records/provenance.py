@@ -40,6 +40,11 @@ def provenance(config: dict, data_digest: str | None, device: str, precision: st
     """Return the fields of `Provenance`, without `backend` and `products`, for a run from `started` until now."""
     conditions = environment(data_digest, device)
     del conditions["torch"]  # `packages` contains it
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if path.exists() else []
+    cpu = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    # Processors with the same name may round differently.
+    numbers = [cpu.get(key) for key in ("cpu family", "model", "stepping")]
     return {
         **conditions,
         **_commit(),
@@ -47,7 +52,8 @@ def provenance(config: dict, data_digest: str | None, device: str, precision: st
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        **_cpu(),
+        "cpu": cpu.get("model name") or platform.processor() or "unknown",
+        "cpu_model": "/".join(map(str, numbers)) if any(numbers) else None,
         "precision": precision,
         "started": started,
         "finished": now(),
@@ -77,18 +83,3 @@ def _commit() -> dict[str, Any]:
 def _git(*arguments: str) -> str:
     command = ["git", "-C", str(paths.CHECKOUT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def _cpu() -> dict[str, str | None]:
-    """Return the processor's name, and its family, model and stepping if known.
-
-    Processors with the same name may round differently.
-    """
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if path.exists() else []
-    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    numbers = [values.get(key) for key in ("cpu family", "model", "stepping")]
-    return {
-        "cpu": values.get("model name") or platform.processor() or "unknown",
-        "cpu_model": "/".join(map(str, numbers)) if any(numbers) else None,
-    }

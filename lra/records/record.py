@@ -241,7 +241,7 @@ def unsigned(values: Any) -> dict[str, Any]:
     """Check the schema and SHA-256 of a signed object, remove both from it and return it. Raises ValueError."""
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise ValueError(f"expected schema {SCHEMA}")
-    if values.pop("sha256", None) != digest(values):
+    if values.pop("sha256", None) != digest(values):  # `signed` has computed it with `schema` and without itself
         raise ValueError("its content does not match its SHA-256")
     del values["schema"]
     return values

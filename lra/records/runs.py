@@ -112,6 +112,7 @@ def keep_runs(folder: Path, runs: Iterable[Run]) -> None:
             arrays[run.name], arrays[f"{LABELS}{run.record.provenance.data_sha256}"] = run.predictions
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    # Before runs.jsonl, whose new lines need these predictions.
     write_atomic(folder / KEPT_PREDICTIONS, buffer.getvalue())
     text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
     write_atomic(folder / RUNS, text.encode())

@@ -41,6 +41,7 @@ def encode(tensors: "Mapping[str, Tensor]", **notes: Any) -> bytes:
         if tensor.numel() and names.setdefault(memory, name) != name:
             shared[name] = names[memory]
             continue
+        # Conjugated and negated tensors are lazy views, of which safetensors would store the bytes underneath.
         plain = tensor.detach().resolve_conj().resolve_neg()
         plain = torch.view_as_real(plain) if plain.is_complex() else plain
         stored[name] = plain.cpu().clone(memory_format=torch.contiguous_format)

@@ -48,7 +48,7 @@ def batches(size: int, recipe: Recipe, seed: int, start: int = 0) -> Iterator[tu
         # Indices of this step's draws among the draws of all steps and epochs.
         drawn = np.arange(step * recipe.batch_size, (step + 1) * recipe.batch_size)
         batch = np.empty(recipe.batch_size, dtype=np.int64)
-        for number in np.unique(drawn // size):  # a batch may end one epoch and begin the next
+        for number in np.unique(drawn // size):  # a batch may end one epoch and begin the next, or hold several
             if number != epoch:
                 epoch, order = number, streams.generator(seed, "order", int(number)).permutation(size)
             in_epoch = drawn // size == number
@@ -71,6 +71,7 @@ def cuts(
     """
     lengths = split.lengths(examples).max(axis=1).clip(min=1)  # [batch]
     if not model.key_mask or model.whole_batches:
+        # Without a mask all documents cost the same, so nothing is gained by sorting.
         own = distributed.shard(np.arange(len(examples)))
         for start in range(0, len(own), size):
             part = own[start : start + size]
@@ -84,6 +85,7 @@ def cuts(
             part = order[part_of == number]
             yield part, int(lengths[part].max())
         return
+    # A part of one document wastes no padding but has a fixed cost, so the best cut depends on the width.
     overhead = OVERHEAD[model.every_parameter[0].device.type] // model.dim
     for piece in partition_by_cost(lengths[order], size * model.max_len, overhead):
         yield order[piece], int(lengths[order[piece.start]])
@@ -105,7 +107,7 @@ def partition_by_cost(lengths: np.ndarray, max_tokens: int, overhead: int) -> li
     costs, starts, first = np.zeros(len(lengths) + 1), np.zeros(len(lengths) + 1, dtype=int), 0
     for stop in range(1, len(lengths) + 1):
         while first < stop - 1 and (stop - first) * lengths[first] > max_tokens:
-            first += 1
+            first += 1  # the longest document of a part is its first, and sets the padding of all
         tokens = np.arange(stop - first, 0, -1) * lengths[first:stop]
         total = costs[first:stop] + tokens + overhead
         starts[stop] = first + total.argmin()
@@ -190,6 +192,7 @@ def prefetch(items: Iterator[Item]) -> Iterator[Item]:
 def predict(model: Model, part: MicroBatch, precision: Precision) -> tuple[Tensor, Tensor]:
     """Return the logits [m, classes], in fp32 or higher, and the targets [m] of a micro-batch with m predictions."""
     device = next(model.parameters()).device
+    # uint16 on the way to the device is a quarter of the int64 that embeddings need there.
     tokens = to_device(torch.from_numpy(part.tokens), device).long()
     labels = to_device(torch.from_numpy(part.targets), device)
     scored = None if part.scored is None else to_device(torch.from_numpy(part.scored), device)

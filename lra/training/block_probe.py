@@ -54,6 +54,7 @@ def _gradient_norms(model: Model, loss: Tensor) -> list[float | None]:
     gradients = iter(torch.autograd.grad(loss, flat, allow_unused=True) if flat else ())
     norms = []
     for block in trained:
+        # In float64: the squares of many small gradients would lose digits in bf16 and fp32.
         parts = [gradient.double().norm() for gradient in islice(gradients, len(block)) if gradient is not None]
         norms.append(torch.stack(parts).norm().item() if parts else None)
     return norms

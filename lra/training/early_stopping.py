@@ -63,10 +63,12 @@ class StoppingRule:
         progress = best_step
         if recipe.progress is not None:
             wrong = 100 - last["accuracy"]
+            # Relative to the error at the last progress, so that slow gains add up.
             if self.progress is None or wrong < (1 - recipe.progress) * self.progress["wrong"]:
                 self.progress = {"step": step, "wrong": wrong}
             progress = self.progress["step"]
         cooled = step + (recipe.cooldown or 0)  # a run with too few steps left for a cooldown takes all of them
+        # Decided once: later evaluations do not prolong the cooldown.
         if self.why == "steps" and cooled < recipe.steps and self.out_of_patience(step, progress):
             self.step, self.why = cooled, "no progress"
 

@@ -75,6 +75,7 @@ class Predictions:
     """
 
     def __init__(self, count: int) -> None:
+        # Zeros, because the ranks are summed: each rank sets its own examples only.
         self.classes = np.zeros(count, dtype=np.int64)
         # Pairs (indices, classes) of micro-batches; an accelerator may still be computing the classes.
         self._added: list[tuple[np.ndarray, Tensor]] = []
@@ -137,6 +138,7 @@ def evaluate(
     if keep is not None:
         keep.gather()
     right, infinite = torch.stack(counted).sum(dim=0).tolist() if counted else (0, 0)
+    # fsum rounds once, so the loss does not depend on the order of micro-batches.
     loss = math.fsum(torch.stack(losses).tolist()) if losses else 0.0
     totals = distributed.all_reduce_sum(right, infinite, predictions, loss)
     right, infinite, predictions = map(int, totals[:3])
@@ -185,7 +187,7 @@ def continuation(model: Model, prompt: list[int], *, tokens: int, top_p: float, 
         before = likely.cumsum(dim=0) - likely  # the nucleus ends with the token that crosses top_p
         nucleus = likely[before < top_p].numpy()
         chosen = streams.generator(seed, "sample", number).choice(len(nucleus), p=nucleus / nucleus.sum())
-        ids.append(int(order[chosen]))
+        ids.append(int(order[chosen]))  # `order` has token ids, sorted by probability
     return ids[len(prompt) :]
 
 

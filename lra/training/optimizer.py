@@ -60,6 +60,7 @@ def make_optimizer(model: Model, recipe: Recipe) -> torch.optim.AdamW:
             factor, decay = recipe.rate_factor_and_decay(name, group_of.get(name))
             groups[factor * recipe.depth_factor(name, len(model.blocks)), decay].append(parameter)
     options = [{"params": held, "factor": factor, "weight_decay": decay} for (factor, decay), held in groups.items()]
+    # Fused AdamW is one kernel for all weights of a group, and can skip a step on the device by `found_inf`.
     fused = not any(parameter.is_complex() for parameter in model.parameters())
     # lr=0.0 is a placeholder: `update` sets the rate of each step.
     optimizer = torch.optim.AdamW(options, lr=0.0, betas=tuple(recipe.betas), eps=recipe.eps, fused=fused)
@@ -111,6 +112,7 @@ def compile_blocks(model: Model) -> None:
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # otherwise the run would continue uncompiled
     autograd_config.backward_pass_autocast = "off"  # else the backward pass of full-precision parts would use bf16
     try:
+        # Without a compiler the first step would fail with a traceback of Inductor.
         torch.compile(torch.neg)(next(model.parameters()).detach())
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[0]

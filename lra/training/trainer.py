@@ -54,11 +54,11 @@ def compute_gradient(
     Returns:
         Tensor [3] for the whole batch: mean loss, number of tokens without padding, number of tokens with padding.
     """
-    if not model.training:
+    if not model.training:  # it walks over all modules
         model.train()
     model.redraw(seed, step)
     for parameter in model.every_parameter:
-        parameter.grad = None
+        parameter.grad = None  # not zero: AdamW must skip weights that this step does not use
     predictions = len(split.predictions(examples))  # number in the whole batch, not only in this rank's part
     # float64, so that the recorded loss hardly depends on the cut into micro-batches
     total, real, computed = torch.zeros((), dtype=torch.float64, device=model.every_parameter[0].device), 0, 0
@@ -67,7 +67,7 @@ def compute_gradient(
         with products.of_micro_batch(part.tokens.size, model.dim):
             logits, labels = predict(model, part, precision)
             loss = summed_loss(logits, labels) / predictions
-            loss.backward()
+            loss.backward()  # in each micro-batch, so that only one holds its activations
         total += loss.detach()
         real, computed = real + part.real, computed + part.tokens.size
     distributed.add_gradients(model.every_parameter)
@@ -155,7 +155,7 @@ class Trainer:
         say(f"{self.output.title}: {self.recipe.rate_in_words()}")
         if self.resumes:
             say(f"{self.output.title}: resumes from step {self.step}")
-        self.write_metrics()
+        self.write_metrics()  # the file may have lines of evaluations after the checkpoint, which will come again
         model, recipe, rule, batches_of_steps = self.model, self.recipe, self.stopping, self._batches()
         with TrainingBar(self.output.title, recipe.steps, self.step) as bar:
             try:
@@ -185,7 +185,8 @@ class Trainer:
         self.save()  # if the test is interrupted, the training need not be repeated
 
     def _is_checkpoint_due(self) -> bool:
-        """Return True on all ranks if a checkpoint is due by the clock of rank 0."""
+        """Return True on all ranks if a checkpoint is due."""
+        # By the clock of rank 0, because the clocks of ranks differ and all must call the same reductions.
         rule, waited = self.output.checkpoints, time.monotonic() - self._saved_at
         due = distributed.is_main() and rule is not None and rule.due(self.step, waited)
         return distributed.all_reduce_sum(due) == [1]
@@ -223,7 +224,7 @@ class Trainer:
             "tokens": tokens.computed,
             "tokens_real": tokens.real,
         }
-        if self.probe:
+        if self.probe:  # its time is in none of the totals
             line |= probe(self.model, self.task.val, self.probe, precision=self.precision)
         self.seconds["train"] += self.window_seconds
         self.seconds["evaluate"] += seconds
@@ -232,10 +233,11 @@ class Trainer:
         self.last = score.entry(step)
         if is_better(self.last, self.best, self.task.metric):
             self.best = self.last
+            # Copies, because the next update changes the weights in place.
             self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.stopping.update(self.last, self.best["step"], self.tokens.computed, sum(self.seconds.values()))
         self.lines.append(record.finite(line))
-        self.write_metrics()
+        self.write_metrics()  # before the loggers, which may be slow: others follow a run by this file
         self.output.log(self.lines[-1])
 
     def read_losses(self, leave: int = 0) -> Tokens:
@@ -251,7 +253,7 @@ class Trainer:
                 loss, tokens = done.read()
             except Diverged:
                 self.step = done.step
-                self.updates.clear()
+                self.updates.clear()  # later updates have changed nothing, see `update`
                 raise
             self.losses.append(loss)
             seen += tokens
@@ -272,7 +274,7 @@ class Trainer:
             (self.task.train.of_step(step), examples)
             for step, examples in batches(len(self.task.train), self.recipe, self.seed, self.step)
         )
-        if self._asynchronous:
+        if self._asynchronous:  # `list` reads the examples in the thread; a generator would leave that to the caller
             return prefetch((split, examples, list(parts(split, examples))) for split, examples in steps)
         return ((split, examples, parts(split, examples)) for split, examples in steps)
 
@@ -300,6 +302,7 @@ class Trainer:
         for name, parameter in self.model.named_parameters():  # by name, since torch's indices depend on the groups
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer/{name}/{key}"] = value
+        # In float64, as read from the device, so that a resumed run writes the same means.
         tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
         tensors |= {f"best/{name}": value for name, value in self.best_weights.items()}
         state = {key: getattr(self, key) for key in PLAIN}
