@@ -6,7 +6,7 @@ A column holds the results of one task; a cell holds the seeds of one system in 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from statistics import fmean, median_low
 from typing import Any
@@ -111,6 +111,7 @@ class Cell:
             yield f"of {plural(len(self.frame), 'seed')}, {self.problems}"
         if self.majority_class:
             yield f"{self.majority_class} of {plural(self.summary.n, 'seed')} no better than the majority class"
+        # the weights of the last step were not selected, so this rule needs no footnote
         if any("best_test" in record.test for record in self.records) and self.frame.selection.iloc[0] != "last":
             yield "checkpoint selected on the test split"
         if self.is_pretrained or self.is_initialised:
@@ -139,6 +140,7 @@ class Cell:
             **values("problems", "majority_class"),
             "train_seconds": fmean(seconds) if len(seconds) else None,
             "parameters": self.records[0].parameters if self.records else None,
+            # of the first seed; seeds.csv has the device of each
             "device": self.records[0].provenance.device if self.records else None,
             **values("published", "published_mean", "published_source", "goal", "ran", "solved", "median_steps"),
             "reference": self.reference and self.reference.system,
@@ -159,6 +161,7 @@ class Column:
 
     Attributes:
         frame: rows of `runs_frame` for this column.
+        best: the function that returns the best of several results: `max`, or `min` for perplexities.
         cells: one `Cell` per system, in the order of table rows.
         baselines: test results of trivial baselines, by name.
         notes: footnotes on the data and the published numbers.
@@ -173,12 +176,13 @@ class Column:
         records, source = [run.record for run in present(frame)], published.source(self.task)
         self.metric = records[0].metric if records else "accuracy"
         self.lower_is_better = self.metric == "perplexity"
+        self.best: Callable[..., Any] = min if self.lower_is_better else max
         self.cells = [Cell(cell, published, source) for _, cell in frame.groupby(CELL, sort=False)]
         # rounding, which depends on the processor, changes baselines that fit weights: take the best among the runs
         measured = pd.DataFrame([record.baselines for record in records], dtype=float)
-        best = measured.min() if self.lower_is_better else measured.max()
+        found = measured.min() if self.lower_is_better else measured.max()
         # a baseline of our runs replaces a published one of the same name
-        self.baselines = dict(sorted((published.baselines.get(self.task, {}) | best.to_dict()).items()))
+        self.baselines = dict(sorted((published.baselines.get(self.task, {}) | found.to_dict()).items()))
         self.notes = [f"data: {self.task}"] if self.task.casefold() != self.short.casefold() else []
         if seen := max((record.test_in_train or 0 for record in records), default=0):
             self.notes.append(f"{seen:.1f} % of the test examples are also in the training set")
@@ -189,6 +193,7 @@ class Column:
         rates = {cell.lr for cell in self.cells if not cell.is_own and cell.lr is not None}
         chosen = self._chosen()
         for cell in self.cells:
+            # None where no system has several rates: nothing was chosen
             cell.best_rate = cell in chosen if len(chosen) < len(self.cells) else None
             cell.untuned = cell.is_own and cell.lr in rates
         # only the best rates are tested, because each further test makes Holm's correction stricter
@@ -205,8 +210,7 @@ class Column:
     @property
     def best_baseline(self) -> tuple[str, float] | None:
         """(name, test result) of the best trivial baseline; None if there is no baseline."""
-        best = min if self.lower_is_better else max
-        return best(self.baselines.items(), key=lambda item: item[1], default=None)
+        return self.best(self.baselines.items(), key=lambda item: item[1], default=None)
 
     def rows(self) -> pd.DataFrame:
         """Return this column's rows of table.csv: its systems, then its trivial baselines, which have only a mean."""
@@ -216,11 +220,11 @@ class Column:
 
     def _chosen(self) -> list[Cell]:
         """Return the cells; of cells that differ only in the learning rate, return the one with the best validation."""
-        best, chosen = min if self.lower_is_better else max, []
+        chosen = []
         for cell in self.cells:
             same = [other for other in self.cells if other.without_rate == cell.without_rate]
             tried = {other: other.best_val for other in same if other.best_val is not None}
-            if not tried or cell is best(tried, key=tried.__getitem__):
+            if not tried or cell is self.best(tried, key=tried.__getitem__):
                 chosen.append(cell)
         return chosen
 
@@ -243,9 +247,11 @@ def reference(cell: Cell, cells: list[Cell], name: str | None) -> Cell | None:
     named = [other for other in measured if (other.is_vanilla if name is None else name in (other.system, other.base))]
     if named:
         same = [other for other in same_settings if other in named]
+        # of several rows that all have other settings, any choice would be arbitrary
         return same[0] if same else named[0] if len(named) == 1 else None
     if name is not None or not measured:
         return None
+    # `same_settings` contains `cell` itself, if it has results
     return same_settings[0] if len(same_settings) > 1 else measured[0]
 
 

@@ -86,7 +86,7 @@ class Published:
         for path in (conf_dir() / "table1.yaml", Path(__file__).with_name(NAME), conf_dir() / "systems.yaml", *own):
             with readable(path):
                 file = _File.model_validate(read_yaml(path) or {})
-            self.tasks |= file.tasks
+            self.tasks |= file.tasks  # a user's file may replace titles, but neither systems nor sources
             self.baselines |= file.baselines
             for system in file.systems:
                 if system.name in self.systems:
@@ -103,6 +103,7 @@ class Published:
         if row is None or (attention, variant) in self._rows:
             return
         row = row if isinstance(row, TableName) else TableName(**row)
+        # a class has one name, but may be trained in several variants
         name = row.name if variant == "transformer" else f"{row.name}, {variant}"
         if name not in self.systems:  # a user's class must not take the name of a published system
             system = PublishedSystem(name=name, attention=attention, variant=variant, complexity=row.complexity)

@@ -37,6 +37,7 @@ def as_csv(frame: pd.DataFrame) -> str:
     guarded = frame.map(
         lambda value: f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
     )
+    # ten digits, because processors differ in the last ones of a double
     return guarded.to_csv(index=False, float_format="%.10g", lineterminator="\n")
 
 
@@ -88,6 +89,7 @@ def html(frame: pd.DataFrame) -> str:
         shown[str(name)] = [
             format(value, form) if _is_number(value) else "" if pd.isna(value) else value for value in values
         ]
+    # n-last: empty cells stay at the end of a sorted column
     return pd.DataFrame(shown).to_html(index=False, border=0, classes="sortable n-last")
 
 
@@ -103,7 +105,8 @@ def template(name: str, folder: Path = TEMPLATES) -> Template:
         brackets = {"variable_start_string": "<<", "variable_end_string": ">>"}
         brackets |= {"block_start_string": "<%", "block_end_string": "%>"}
     environment = Environment(
-        loader=FileSystemLoader(folder), autoescape=name == "page.html.j2", undefined=StrictUndefined,
+        loader=FileSystemLoader(folder), autoescape=name == "page.html.j2",
+        undefined=StrictUndefined,  # a misspelt name in a template is an error instead of an empty text
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, **brackets,
     )  # fmt: skip
     environment.filters |= {"md": escape, "table": markdown, "mean_sd": mean_sd, "number": number}

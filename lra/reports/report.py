@@ -178,7 +178,7 @@ def write_report(folder: Path, selection: str | None = None) -> Path:
     figure, panels = figures.drawn(report.columns)
     files = {**report.texts(), SEEDS_FIGURE: figure, PAGE: report.page(panels)}
     for name, text in files.items():
-        write_atomic(report.folder / name, text.encode())
+        write_atomic(report.folder / name, text.encode())  # an interrupt leaves the old file whole
     return report.folder / README
 
 
