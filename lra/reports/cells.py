@@ -45,6 +45,8 @@ class Cell:
         self.published = source.number(self.system, first.task) if source else None
         self.published_mean = source.number(self.system, first.task, "mean") if source else None
         self.published_source = source.name if source else None
+        unfinished = Counter(frame.status[frame.status != "finished"])
+        self.problems = ", ".join(f"{count} {status}" for status, count in sorted(unfinished.items()))
         self.scores = self.finished.score.tolist()
         self.summary = summarise(self.scores, lower_is_better="perplexity" in frame.metric.values)
         self.majority_class = int(self.finished.majority_class.sum())
@@ -83,12 +85,6 @@ class Cell:
     def verdict(self) -> str | None:
         """Result of the comparison, such as `better`, from its corrected p-value; None if there is no comparison."""
         return self.comparison.word(self.p_holm) if self.reference else None
-
-    @property
-    def problems(self) -> str:
-        """Numbers of seeds that did not finish, by status, such as `1 diverged, 2 missing`."""
-        states = Counter(status for status in self.frame.status if status != "finished")
-        return ", ".join(f"{count} {status}" for status, count in sorted(states.items()))
 
     def caveats(self) -> Iterator[str]:
         """Yield the footnotes of this cell."""

@@ -62,19 +62,13 @@ def mean_interval(mean: float, sd: float, n: int, floor: float, ceiling: float) 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Difference of the mean scores of two cells, with tests of it; a value is None if it needs more seeds.
-
-    Args:
-        low, high: limits of Welch's t interval of the difference, clipped to [-100, 100] for accuracies.
-        p: two-sided p-value of Welch's t-test.
-        p_equivalent: p-value of two one-sided tests (TOST); a small one means that the difference is within `margin`.
-    """
+    """Difference of the mean scores of two cells, with tests of it; a value is None if it needs more seeds."""
 
     difference: float | None = None
-    low: float | None = None
+    low: float | None = None  # `low` and `high` are the limits of Welch's t interval of the difference
     high: float | None = None
-    p: float | None = None
-    p_equivalent: float | None = None
+    p: float | None = None  # of the two-sided Welch's t-test
+    p_equivalent: float | None = None  # of two one-sided tests: small if the difference is within `margin`
     margin: float | None = None
     lower_is_better: bool = False
 
