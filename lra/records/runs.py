@@ -156,8 +156,8 @@ def declared(folder: Path) -> Sweep:
     sweep, path = Sweep(), folder / RUNS
     if path.exists():
         with readable(path), path.open("rb") as file:
-            line = json.loads(file.readline()).get("sweep", {})
-            sweep = Sweep.model_validate(unsigned(line) if "sha256" in line else line)
+            if (line := json.loads(file.readline()).get("sweep")) is not None:
+                sweep = Sweep.model_validate(unsigned(line))
     for path in sorted(folder.rglob(SWEEP)):
         sweep = sweep.merged(Sweep.read(path), path.parent.relative_to(folder))
     return sweep
