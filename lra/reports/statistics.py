@@ -11,23 +11,15 @@ ALPHA = 0.05  # significance level of tests
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics of the test results of a cell over its seeds; a value is None if it needs more seeds.
+    """Statistics of the test results of a cell over its seeds; a value is None if it needs more seeds."""
 
-    Args:
-        n: number of seeds.
-        sd: sample standard deviation (n - 1).
-        low, high: limits of the confidence interval of the mean, from `mean_interval`.
-        best: the highest accuracy, or the lowest perplexity.
-        expected_best: expected best of `n` draws with replacement from the scores.
-    """
-
-    n: int
+    n: int  # number of seeds
     mean: float | None = None
-    sd: float | None = None
-    low: float | None = None
+    sd: float | None = None  # of the sample: divided by n - 1
+    low: float | None = None  # `low` and `high` are the limits of `mean_interval`
     high: float | None = None
     best: float | None = None
-    expected_best: float | None = None
+    expected_best: float | None = None  # of n draws with replacement from the scores
 
 
 def summarise(scores: Sequence[float], *, lower_is_better: bool = False) -> Summary:
