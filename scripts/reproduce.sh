@@ -17,8 +17,11 @@ variants=simple,simple_res,simple_resl
 others="glob(*,exclude=[$variants,transformer])"
 for part in listops/simple {text,$pairs}/$variants listops/simple_res,simple_resl \
     {listops,text,$pairs}/transformer {listops,text,$pairs}/"$others"; do
-    [ -z "$minutes" ] || left=$((minutes > SECONDS / 60 ? minutes - SECONDS / 60 : 1))
     status=0
+    if [ -n "$minutes" ]; then
+        left=$((minutes - SECONDS / 60))
+        [ $left -gt 0 ] || exit 75
+    fi
     .venv/bin/lra-train experiment=table1 max_hours=null "task=${part%%/*}" "system=${part#*/}" "sweep_minutes=$left" "$@" \
         >/dev/null || status=$?
     [ $status -le 1 ] || exit $status

@@ -209,12 +209,11 @@ def test_another_selection_rule_shows_its_results(folder: Path) -> None:
             "a column of the table but differ in config.protocol",
         ),
         ({"settings": {}, "seed": 1}, "have the same seed of one cell"),
-        ({**softmax(), "baselines": {"majority class": 1.0}}, "baseline 'majority class' is 17.05, in other runs 1.0"),
     ],
 )
 def test_runs_that_differ_in_more_than_a_table_shows_are_refused(tmp_path: Path, changes: dict, expected: str) -> None:
     put(tmp_path, 1, 37.0)
-    placed = {key: changes[key] for key in ("attention", "variant", "config", "baselines") if key in changes}
+    placed = {key: changes[key] for key in ("attention", "variant", "config") if key in changes}
     path = put(tmp_path, 2, 37.0, **placed)
     change(path, **{key: value for key, value in changes.items() if key not in placed})
     with pytest.raises(UserError, match=re.escape(expected).replace(r"\ but", ".*but")):

@@ -62,8 +62,7 @@ class Data:
         """Return a `DatasetDict` of the splits `train`, `validation` and `test`, with feature types and class names.
 
         `validation` is missing if the task validates on the test split. For tasks that do not classify, `targets` is
-        -100 at positions that are not scored. For language models each row is a document. Tokens are not copied if they
-        are stored in the order of the rows.
+        -100 at positions that are not scored. For language models each row is a document.
         """
         from datasets import DatasetDict
 

@@ -55,11 +55,8 @@ def loaded(subject: Subject) -> None:
     for x in subject.inputs(1):
         source, target = subject.mixer(), subject.mixer(seed=SEED + 1)
         target.load_state_dict(tensors.decode(tensors.encode(source.state_dict()))[0])
-        if difference := subject.difference(source(x.clone()), target(x.clone())):
-            raise CheckFailed(
-                f"with the saved weights another mixer's outputs differ by {difference:.2g}",
-                "a tensor that the constructor draws is neither a parameter nor a buffer",
-            )
+        hint = "a tensor that the constructor draws is neither a parameter nor a buffer"
+        subject.compare(source(x.clone()), target(x.clone()), "with the saved weights another mixer's outputs", hint)
 
 
 @torch.no_grad()
@@ -149,9 +146,8 @@ def state(subject: Subject) -> None:
             first = _after_seed(SEED, mixer, x)
             mixer(values(*x.shape, seed=SEED + 1))
             second = _after_seed(SEED, mixer, x)
-            if difference := subject.difference(first, second):
-                message = f"{form} the same input gives outputs that differ by {difference:.2g}"
-                raise CheckFailed(message, "a call changes an attribute or a buffer")
+            hint = "a call changes an attribute or a buffer"
+            subject.compare(first, second, f"{form} two outputs of one mixer for the same input", hint)
 
 
 @torch.no_grad()
@@ -160,9 +156,8 @@ def noise(subject: Subject) -> None:
     for x in subject.inputs(2):
         for form, fresh in _forms(subject).items():
             first, second = (_after_seed(seed, fresh(), x) for seed in (SEED, SEED + 1))
-            if difference := subject.difference(first, second):
-                message = f"{form} outputs of the same input differ by {difference:.2g}"
-                raise CheckFailed(message, "draw with lra.ops.dropout.Dropout, or define draw(self, rng)")
+            hint = "draw with lra.ops.dropout.Dropout, or define draw(self, rng)"
+            subject.compare(first, second, f"{form} outputs for the same input", hint)
 
 
 @torch.no_grad()
@@ -170,9 +165,9 @@ def rows(subject: Subject) -> None:
     """Compare the outputs of a document alone and in a batch of two."""
     for x in subject.inputs(2):
         mixer = subject.mixer()
-        if difference := subject.difference(mixer(x[:1].clone()), mixer(x.clone())[:1]):
-            message = f"outputs of a document in a batch of two differ by {difference:.2g} from its outputs alone"
-            raise CheckFailed(message, "a sum, mean or norm over the first axis")
+        alone, in_batch = mixer(x[:1].clone()), mixer(x.clone())[:1]
+        what = "the outputs of a document alone and in a batch of two"
+        subject.compare(alone, in_batch, what, "a sum, mean or norm over the first axis")
 
 
 @torch.no_grad()
@@ -180,10 +175,8 @@ def cuts(subject: Subject) -> None:
     """Compare the training outputs of a document in a batch of three with those in a micro-batch of one document."""
     for x in subject.inputs(3):
         whole, cut = (trained(subject.mixer(), documents) for documents in ([0, 1, 2], [2]))
-        if difference := subject.difference(whole(x.clone())[2:], cut(x[2:].clone())):
-            raise CheckFailed(
-                f"the outputs of the last document differ by {difference:.2g} if it is alone in a micro-batch"
-            )
+        what = "the outputs of the last document in the whole batch and alone in a micro-batch"
+        subject.compare(whole(x.clone())[2:], cut(x[2:].clone()), what)
 
 
 @torch.no_grad()
@@ -203,9 +196,8 @@ def padding(subject: Subject) -> None:
             "without padding and mask": subject.mixer()(x[:, :real].clone()),
         }
         for case, other in others.items():
-            if difference := subject.difference(other, padded):
-                message = f"{case} the outputs of real positions differ by {difference:.2g}"
-                raise CheckFailed(message, "a key_mask that is not used, or a length that counts padding")
+            hint = "a key_mask that is not used, or a length that counts padding"
+            subject.compare(other, padded, f"{case} the outputs of real positions", hint)
 
 
 @torch.no_grad()
@@ -216,9 +208,9 @@ def causality(subject: Subject) -> None:
         before = mixer(x.clone())
         for later in range(x.shape[1] - 1, 0, -1):  # the smallest change first, to report the smallest failure
             after = mixer(torch.cat([x[:, :later], 3 - x[:, later:]], dim=1))
-            if difference := subject.difference(before[:, :later], after[:, :later]):
-                message = f"other inputs from position {later} on change earlier outputs by {difference:.2g}"
-                raise CheckFailed(message, "outputs must not read later positions if self.causal is True")
+            what = f"for inputs that differ from position {later} on, the outputs of earlier positions"
+            hint = "outputs must not read later positions if self.causal is True"
+            subject.compare(before[:, :later], after[:, :later], what, hint)
 
 
 @torch.no_grad()
@@ -227,9 +219,8 @@ def order(subject: Subject) -> None:
     mixer = subject.mixer()
     for x in subject.inputs(2, min_length=2) if mixer.commutes else ():
         permutation = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(SEED))
-        if difference := subject.difference(mixer(x.clone())[:, permutation], mixer(x[:, permutation])):
-            message = f"outputs of permuted inputs differ by {difference:.2g} from the permuted outputs"
-            raise CheckFailed(f"commutes = True, but {message}")
+        what = "commutes = True, but the permuted outputs and the outputs for permuted inputs"
+        subject.compare(mixer(x.clone())[:, permutation], mixer(x[:, permutation]), what)
 
 
 def graph(subject: Subject) -> None:
@@ -265,8 +256,7 @@ def recomputed(subject: Subject) -> None:
             found = torch.autograd.grad(weighted.sum(), wanted, allow_unused=True)
             gradients.append([gradient for gradient in found if gradient is not None])
         for once, again in zip(*gradients, strict=True):
-            if difference := subject.difference(once, again):
-                raise CheckFailed(f"gradients differ by {difference:.2g}", "a call changes an attribute or a buffer")
+            subject.compare(once, again, "gradients", "a call changes an attribute or a buffer")
 
 
 @torch.no_grad()

@@ -73,6 +73,11 @@ class Subject:
         largest = (expected - other).abs().max().nan_to_num(nan=torch.inf, posinf=torch.inf).item()
         return 0.0 if largest <= self.tolerance * expected.abs().max().item() else largest
 
+    def compare(self, expected: Tensor, other: Tensor, what: str, hint: str = "") -> None:
+        """Raise CheckFailed with the message "`what` differ by ..." if two tensors differ."""
+        if difference := self.difference(expected, other):
+            raise CheckFailed(f"{what} differ by {difference:.2g}", hint)
+
 
 def config_of(model: Mapping[str, Any], max_positions: int) -> MixerConfig:
     """Return the configuration of a mixer from that of a model. Raises UserError if a key is missing."""

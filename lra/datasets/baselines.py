@@ -94,17 +94,17 @@ class Overlap:
 
     def __call__(self, split: Split, examples: np.ndarray) -> np.ndarray:
         """Return the similarity of the two documents of each of these examples [n]."""
-        return np.concatenate([self._cosines(split, examples[rows]) for rows in _blocks(len(examples), COSINE_PAIRS)])
-
-    def _cosines(self, split: Split, examples: np.ndarray) -> np.ndarray:
         from sklearn.preprocessing import normalize
 
-        bags, rows = self._counts(split, examples)
-        # Sublinear term frequency 1 + log(count), in place: `bags` is sparse and has no zeros.
-        np.log(bags.data, out=bags.data)
-        bags.data += 1
-        bags = normalize(bags.multiply(self._rarity).tocsr())
-        return np.asarray(bags[rows[:, 0]].multiply(bags[rows[:, 1]]).sum(axis=1)).ravel()
+        cosines = []
+        for block in _blocks(len(examples), COSINE_PAIRS):
+            bags, rows = self._counts(split, examples[block])
+            # Sublinear term frequency 1 + log(count), in place: `bags` is sparse and has no zeros.
+            np.log(bags.data, out=bags.data)
+            bags.data += 1
+            bags = normalize(bags.multiply(self._rarity).tocsr())  # [m, buckets], each row of length 1
+            cosines.append(np.asarray(bags[rows[:, 0]].multiply(bags[rows[:, 1]]).sum(axis=1)).ravel())
+        return np.concatenate(cosines)
 
     def _counts(self, split: Split, examples: np.ndarray) -> tuple[Any, np.ndarray]:
         """Return the word counts [m, buckets] of the m distinct documents of n pairs, and row indices [n, 2].

@@ -275,6 +275,20 @@ class Generated(TaskBuilder):
         """Options that determine an example: all but sizes, seed and `causal`."""
         return {name: value for name, value in self.options.items() if name not in self.BESIDE}
 
+    def differences(self, published: dict[str, Any], keys: Iterable[str]) -> dict[str, bool]:
+        """Return notes for the task's name, True for those options `keys` and sizes that differ from `published`.
+
+        `published` maps options to values, and `sizes` to a tuple of the sizes of the splits.
+        """
+        notes = {}
+        for key in keys:
+            value = getattr(self, key)
+            text = "-".join(map(str, value)) if isinstance(value, list) else str(value).removesuffix(".0")  # 1.0 as 1
+            notes[f"{key.replace('_', ' ')} {text}"] = published.get(key, ...) != value
+        sizes = tuple(self.sizes.values())
+        notes[f"{'/'.join(map(str, sizes))} examples"] = published.get("sizes", ...) != sizes
+        return notes
+
 
 def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> Iterator[Any]:
     """Yield `make(*arguments)` for each item `arguments` of `calls`, in order, for any number of worker processes.

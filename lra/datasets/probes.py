@@ -109,12 +109,7 @@ class Probe(Generated):
 
     @property
     def spec(self) -> TaskSpec:
-        notes = {
-            f"{key.replace('_', ' ')} {_said(value)}": self.published.get(key, ...) != value
-            for key, value in self.example_options.items()
-        }
-        sizes = tuple(self.sizes.values())
-        notes[f"{'/'.join(map(str, sizes))} examples"] = self.published.get("sizes", ...) != sizes
+        notes = self.differences(self.published, self.example_options)
         notes["two-sided"] = not self.causal and self.published.get("causal", True)
         return TaskSpec(
             name=titled(self.name, notes),
@@ -162,7 +157,3 @@ def grid(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
     """
     tokens = np.asarray(split.tokens).reshape(len(split), -1)
     return tokens, np.repeat(np.arange(len(split)), split.counts(np.arange(len(split))))
-
-
-def _said(value: Any) -> str:
-    return "-".join(map(str, value)) if isinstance(value, list) else str(value)

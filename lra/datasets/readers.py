@@ -71,27 +71,22 @@ def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, An
     Raises:
         UserError: a row is not a JSON object, or a field is missing or has another type.
     """
-    for where, row in _json_values(path):
-        if not isinstance(row, dict):
-            raise UserError(f"{where}: {row!r:.80}, expected an object with {', '.join(fields) or 'fields'}")
-        for name, kind in fields.items():
-            if type(row.get(name)) is not kind:
-                raise UserError(f"{where}: field {name!r} is {row.get(name)!r:.80}, expected {kind.__name__}")
-        yield where, row
-
-
-def _json_values(path: Path) -> Iterator[tuple[str, Any]]:
+    # Files named .json hold either form, so the first character decides. An array is parsed as a whole.
     with opened(path) as file:
         array = file.read(BEGINNING).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
-    for where, text in [(str(path), contents(path))] if array else lines(path):
+    for place, text in [(str(path), contents(path))] if array else lines(path):
         try:
             value = parse_json(text)
         except UnicodeDecodeError:
-            raise UserError(f"{where}: {NOT_UTF8}") from None
+            raise UserError(f"{place}: {NOT_UTF8}") from None
         except ValueError as error:
             reason = str(error).partition(";")[0]  # the text after `;` is advice to programmers
-            raise UserError(f"{where}: not JSON: {reason}; expected one object a line, or one array") from None
-        if array:
-            yield from ((f"{path}: item {number}", item) for number, item in enumerate(value, start=1))
-        else:
-            yield where, value
+            raise UserError(f"{place}: not JSON: {reason}; expected one object a line, or one array") from None
+        items = enumerate(value, start=1) if array else ()
+        for where, row in ((f"{path}: item {number}", item) for number, item in items) if array else [(place, value)]:
+            if not isinstance(row, dict):
+                raise UserError(f"{where}: {row!r:.80}, expected an object with {', '.join(fields) or 'fields'}")
+            for name, kind in fields.items():
+                if type(row.get(name)) is not kind:
+                    raise UserError(f"{where}: field {name!r} is {row.get(name)!r:.80}, expected {kind.__name__}")
+            yield where, row

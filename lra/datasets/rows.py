@@ -87,8 +87,7 @@ class Rows(Dataset[Row]):
     def dataset(self, classes: Sequence[str], digest: str) -> "datasets.Dataset":
         """Return the split as a dataset of the library `datasets`, with features and class names.
 
-        The rows have no `mask`. For language modelling a row is a document, since training windows overlap. Tokens are
-        not copied if they are stored in the order of the rows and the split's `shift` is 0.
+        The rows have no `mask`. For language modelling a row is a document, since training windows overlap.
         """
         import datasets
         import pyarrow as pa
@@ -110,42 +109,21 @@ class Rows(Dataset[Row]):
         import pyarrow as pa
 
         split, documents = self.split, self.spec.documents
+        dtype = schema.field(0).type.value_type.to_pandas_dtype()
         for start in range(0, len(split.index) // documents, AT_ONCE):
-            stored = split.index[start * documents : (start + AT_ONCE) * documents]
-            columns = [self._documents(stored[number::documents]) for number in range(documents)]
+            # [rows, P]
+            stored = split.index[start * documents : (start + AT_ONCE) * documents].reshape(-1, documents)
+            columns: list[Any] = [[ids.astype(dtype) + split.shift for ids in split.stored(rows)] for rows in stored.T]
             if self.spec.objective == "classify":
-                columns.append(pa.array(split.labels[start : start + AT_ONCE].astype(np.int64)))
+                columns.append(split.labels[start : start + AT_ONCE].astype(np.int64))
             elif self.spec.objective != "next_token":
-                targets = self._marked(np.arange(start, start + len(stored)))[1].astype(np.int32)
-                columns.append(_lists(np.full(len(targets), targets.shape[1]), targets.ravel()))
-            yield pa.RecordBatch.from_arrays(
-                [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-            )
-
-    def _documents(self, stored: np.ndarray) -> "pa.ListArray":
-        """Return the tokens of the stored documents with the indices `stored`, one list per document.
-
-        The tokens of adjacent documents are a view of the memory-mapped file, unless `shift` must be added to them.
-        """
-        split = self.split
-        if (np.diff(stored) == 1).all():
-            tokens = split.tokens[split.offsets[stored[0]] : split.offsets[stored[-1] + 1]]
-        else:
-            tokens = np.concatenate([*split.stored(stored)])
-        if split.shift:
-            tokens = tokens.astype(np.uint16) + split.shift
-        return _lists(split.offsets[stored + 1] - split.offsets[stored], tokens)
+                columns.append([*self._marked(np.arange(start, start + len(stored)))[1].astype(np.int32)])
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _tensor(ids: np.ndarray) -> Tensor:
     return torch.from_numpy(ids.astype(np.int64))
-
-
-def _lists(lengths: np.ndarray, values: np.ndarray) -> "pa.ListArray":
-    import pyarrow as pa
-
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 
 def collate(rows: Sequence[Row]) -> dict[str, Tensor]:

@@ -72,8 +72,13 @@ class InitialWeights(ABC):
         frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
         taken, left = {}, {}
         for name, value in wanted.items():
-            reason = self._why_not(name, value, stored)
-            if reason is None:
+            if self.take is not None and not belongs(name, self.take):
+                reason = NOT_WANTED
+            elif name not in stored:
+                reason = NOT_THERE
+            elif stored[name].shape != value.shape:
+                reason = f"shape {[*stored[name].shape]} in the file, {[*value.shape]} in the model"
+            else:
                 taken[name] = stored[name]
                 continue
             left[name] = reason
@@ -91,15 +96,6 @@ class InitialWeights(ABC):
             "left": {reason: _summary(name for name in left if left[name] == reason) for reason in left.values()},
             "unused": _summary(name for name in stored if name not in wanted),
         }
-
-    def _why_not(self, name: str, value: "Tensor", stored: "dict[str, Tensor]") -> str | None:
-        """Return the reason not to load the model's weight `name` from the file; None if it can be loaded."""
-        if self.take is not None and not belongs(name, self.take):
-            return NOT_WANTED
-        if name not in stored:
-            return NOT_THERE
-        there, here = list(stored[name].shape), list(value.shape)
-        return None if there == here else f"shape {there} in the file, {here} in the model"
 
 
 class Checkpoint(InitialWeights):

@@ -46,10 +46,10 @@ class Differential(Attention):
             weigh(half_q, half_k, v, mask, half_q.shape[-1] ** -0.5, self.dropout)
             for half_q, half_k in zip(q.tensor_split(2, dim=-1), k.tensor_split(2, dim=-1), strict=True)
         )
-        y = at_least_float32(first - self.share() * second)  # the norm sums squares, which bf16 would round
+        y = at_least_float32(first - self.second_weight() * second)  # the norm sums squares, which bf16 would round
         return ((1 - self.start) * rms_norm(y, y.shape[-1:], eps=self.norm_eps)).to(v.dtype)
 
-    def share(self) -> Tensor:
-        """Return lambda, one number for all heads."""
+    def second_weight(self) -> Tensor:
+        """Return lambda, the factor of the second softmax: one number for all heads."""
         first, second = (half.sum() for half in (self.by_query * self.by_key).tensor_split(2))  # u1 . w1 and u2 . w2
         return first.exp() - second.exp() + self.start

@@ -69,7 +69,7 @@ class GatedDeltaNet(Recurrent):
         super().__init__(config, norm_eps=norm_eps)
         self.conv, self.is_gated = conv, gated
         self.scan = Scan("gated_delta_rule", backend)
-        self.most_strength = 2.0 if negative_eigenvalues else 1.0  # upper bound of b
+        self.max_strength = 2.0 if negative_eigenvalues else 1.0  # upper bound of b
         self.taps = nn.Parameter((2 * torch.rand(3 * config.qkv_dim, conv) - 1) * conv**-0.5)
         self.strength = nn.Linear(config.dim, config.heads, bias=False)
         if gated:
@@ -90,6 +90,6 @@ class GatedDeltaNet(Recurrent):
         q, k, v = (split_heads(part, self.config.heads) for part in qkv.chunk(3, dim=-1))  # [B, H, L, Dh]
         q, k = normalize(q, dim=-1), normalize(k, dim=-1)
         # b is 0 at padding, which therefore writes nothing.
-        b = (self.most_strength * strength.sigmoid() * real).transpose(1, 2)  # [B, H, L]
+        b = (self.max_strength * strength.sigmoid() * real).transpose(1, 2)  # [B, H, L]
         log_decay = self.steps(step[0], real)[1].squeeze(-1) if step else torch.zeros_like(b)  # [B, H, L]
         return self.scan(delta_rule, q * self.config.head_dim**-0.5, k, v, b, log_decay)

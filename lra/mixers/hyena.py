@@ -22,7 +22,7 @@ from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
 
 TWO_SIDED = "the paper is causal; here a second filter reads later positions, and the short convolutions are centred"
-LEAST = 1e-2  # value of exp(-r t) in the fastest channel at t = `fast`, and in the slowest one at t = `slow`
+DECAYED = 1e-2  # value of exp(-r t) in the fastest channel at t = `fast`, and in the slowest one at t = `slow`
 
 
 class Hyena(Mixer):
@@ -119,7 +119,7 @@ class Hyena(Mixer):
         for layer in self.hidden:
             x = (self.frequency * layer(x)).sin()  # [L, width]
         # [D], from the slowest to the fastest decay.
-        rates = -math.log(LEAST) * torch.linspace(
+        rates = -math.log(DECAYED) * torch.linspace(
             1 / self.slow, 1 / self.fast, len(skip), dtype=skip.dtype, device=skip.device
         )
         h = self.filters(x).T.unflatten(0, (self.directions, -1))  # [directions, D, L]

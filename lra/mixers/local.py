@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._softmax import Scale
-from lra.mixers._sparse import WIDEST, Blocks, KeyPart, PatternAttention, band
+from lra.mixers._sparse import MAX_WIDTH, Blocks, KeyPart, PatternAttention, band
 
 
 class Local(PatternAttention):
@@ -39,7 +39,7 @@ class Local(PatternAttention):
         self.can_be_causal = self.sliding
 
     def width(self, length: int) -> int:
-        return min(self.window, length, *([WIDEST] if self.sliding else []))
+        return min(self.window, length, *([MAX_WIDTH] if self.sliding else []))
 
     def parts(self, by_block: Tensor) -> list[KeyPart]:
         if self.sliding:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lra.mixers import MixerConfig, MixerInfo
 from lra.mixers._softmax import Scale
-from lra.mixers._sparse import WIDEST, Blocks, KeyPart, PatternAttention, band
+from lra.mixers._sparse import MAX_WIDTH, Blocks, KeyPart, PatternAttention, band
 
 
 class Longformer(PatternAttention):
@@ -47,7 +47,7 @@ class Longformer(PatternAttention):
         self.global_positions = global_positions
 
     def width(self, length: int) -> int:
-        return min(self.reach, length, WIDEST)
+        return min(self.reach, length, MAX_WIDTH)
 
     def parts(self, by_block: Tensor) -> list[KeyPart]:
         return [Blocks(table=band(by_block, self.reach, self.causal), rule=self.pattern)]

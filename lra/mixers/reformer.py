@@ -128,18 +128,18 @@ class Reformer(Mixer):
             in_chunk = in_chunk + buckets * (buckets.shape[-1] + 2)  # so indices in two buckets differ by over 1
         if key_mask is not None:
             in_chunk = in_chunk.masked_fill(~key_mask[:, None, None, :], PADDED)
-        in_chunk = in_chunk.int()  # int32, because `meet` expands it to [B, H, rounds, C, c, 2c]
-        here = meet(in_chunk, order, self.chunk)
+        in_chunk = in_chunk.int()  # int32, because `may_read` expands it to [B, H, rounds, C, c, 2c]
+        here = may_read(in_chunk, order, self.chunk)
         times = here.byte()
         for shift in range(1, in_chunk.shape[2]):  # count the other rounds in which the query reads the key
-            times += meet(in_chunk.roll(-shift, dims=2), order, self.chunk)
+            times += may_read(in_chunk.roll(-shift, dims=2), order, self.chunk)
         bias = times.to(dtype).log_().neg_().masked_fill_(~here, -torch.inf)
         # In a row of 2c keys, the query's own key follows those of the previous chunk, at index c + i.
         bias.diagonal(self.chunk, -2, -1).fill_(ONESELF)
         return bias
 
 
-def meet(in_chunk: Tensor, order: Tensor, chunk: int) -> Tensor:
+def may_read(in_chunk: Tensor, order: Tensor, chunk: int) -> Tensor:
     """Return a mask [B, H, rounds, C, c, 2c], True where a query's chunk index equals a key's or is one more.
 
     `in_chunk` [B, H, rounds, L] has the chunk index of each position. `order` sorts positions into chunks; the queries

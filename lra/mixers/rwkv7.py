@@ -19,7 +19,7 @@ from lra.mixers._backend import Backend, Scan
 from lra.mixers._recurrent import Recurrent
 from lra.ops.scan import dplr_delta_rule
 
-LEAST = -math.exp(-0.5)  # lower bound of the logarithm of w (section 3.2)
+MIN_LOG_DECAY = -math.exp(-0.5)  # lower bound of the logarithm of w (section 3.2)
 
 
 class Rwkv7(Recurrent):
@@ -86,8 +86,8 @@ class Rwkv7(Recurrent):
     def recurrence(self, inputs: Sequence[Tensor], real: Tensor) -> Tensor:
         (x,) = inputs
         before = pad(x, (0, 0, 1, -1)) - x  # [B, L, D], the previous token minus this one
-        for_r, for_w, for_k, for_v, for_a, for_g = (x + before * share for share in self.shares)
-        log_w = LEAST * (self.decay_bias + self.decay(for_w)).sigmoid() * real  # [B, L, H Dh]
+        for_r, for_w, for_k, for_v, for_a, for_g = (x + before * weight for weight in self.shares)
+        log_w = MIN_LOG_DECAY * (self.decay_bias + self.decay(for_w)).sigmoid() * real  # [B, L, H Dh]
         a = (self.rate_bias + self.rate(for_a)).sigmoid()
         r, k, v = self.query(for_r), self.key(for_k), self.value(for_v)
         g, removed, k = self.reveal(for_g), k * self.removal, k * (1 + (a - 1) * self.replacement) * real

@@ -27,7 +27,7 @@ from lra.ops.gram import Moments, product
 from lra.ops.packing import Packed
 from lra.ops.scan import causal_product
 
-WORTH = 16  # minimum L / D for the Gram form on a GPU; for shorter inputs it moves more bytes than the textbook form
+MIN_RATIO = 16  # minimum L / D for the Gram form on a GPU; for shorter inputs it moves more bytes than the other form
 
 
 class Simple(Attention):
@@ -83,7 +83,7 @@ class Simple(Attention):
         self.info = replace(self.info, formula=formula, scale=number)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, num_outputs: int | None = None) -> Tensor:
-        as_gram = self.form == "gram" or (self.form == "auto" and self._gram_pays(x, num_outputs))
+        as_gram = self.form == "gram" or (self.form == "auto" and self._gram_is_cheaper(x, num_outputs))
         if self.causal or not as_gram:
             return super().forward(x, key_mask, num_outputs)
         x = x.to(autocast_dtype(x))
@@ -131,7 +131,7 @@ class Simple(Attention):
         if self.drop_state:
             state = self._dropped(state)
         x = x[:, :num_outputs]
-        if not self._fold_pays(x.shape[1]):  # for few outputs, projecting queries is cheaper than folding
+        if not self._folding_is_cheaper(x.shape[1]):  # for few outputs, projecting queries is cheaper than folding
             query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)  # [B, H, num_outputs, Dh]
             y = merge_heads(query @ state)
             return (self.out(y) if self.drop_state else y).to(x.dtype)
@@ -174,10 +174,10 @@ class Simple(Attention):
         """Split the rows into heads: [H Dh, ...] -> [H, Dh, ...]."""
         return parameter.unflatten(0, (self.config.heads, -1))
 
-    def _gram_pays(self, x: Tensor, num_outputs: int | None) -> bool:
-        """Return True if the Gram form needs fewer operations and, on a GPU, the length is at least `WORTH * D`."""
+    def _gram_is_cheaper(self, x: Tensor, num_outputs: int | None) -> bool:
+        """Return True if the Gram form needs fewer operations and, on a GPU, the length is at least `MIN_RATIO * D`."""
         length = x.shape[1]
-        if x.device.type == "cuda" and length < WORTH * self.config.dim:
+        if x.device.type == "cuda" and length < MIN_RATIO * self.config.dim:
             return False
         dim, inner, head = self.config.dim, self.config.qkv_dim, self.config.head_dim
         read = length if num_outputs is None else num_outputs
@@ -186,11 +186,11 @@ class Simple(Attention):
         # Gram form.
         state, reading = length * (2 * dim * inner + inner * head), read * (dim * inner + inner * head + out)
         gram_state, gram_reading = length * dim * dim + dim * inner * (dim + head), reading
-        if self._fold_pays(read):
+        if self._folding_is_cheaper(read):
             gram_reading = dim * inner * head + out * dim + read * dim * (dim if self.config.out_proj else inner)
         return gram_state + gram_reading < state + reading
 
-    def _fold_pays(self, read: int) -> bool:
+    def _folding_is_cheaper(self, read: int) -> bool:
         """Return True if folding the query projection into the state saves operations for `read` positions.
 
         Folding takes operations once per document; the folded map then replaces two products per position by one.

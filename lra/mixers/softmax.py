@@ -10,7 +10,7 @@ from lra.mixers._softmax import Scale, allowed, info_of, scale_of, weigh
 from lra.ops.packing import CHUNK, Packed
 
 FORWARD, BACKWARD = torch.ops.aten._flash_attention_forward, torch.ops.aten._flash_attention_backward
-MULTIPLE, WIDEST = 8, 256  # FlashAttention requires that Dh is a multiple of 8, at most 256
+MULTIPLE, MAX_WIDTH = 8, 256  # FlashAttention requires that Dh is a multiple of 8, at most 256
 FLASH_DROPOUT = (
     "for packed batches in bf16 on CUDA the dropout probability p is rounded to a multiple of 1/256 (0.1 to 0.1016)"
     ", but the remaining weights are scaled by 1/(1 - p) with the exact p"
@@ -68,7 +68,7 @@ class Softmax(Attention):
 def has_flash(dtype: torch.dtype, device: torch.device, head_dim: int) -> bool:
     """Return True if the FlashAttention kernels accept this dtype and head width on this device."""
     half = dtype in (torch.bfloat16, torch.float16)
-    return half and device.type == "cuda" and head_dim % MULTIPLE == 0 and head_dim <= WIDEST
+    return half and device.type == "cuda" and head_dim % MULTIPLE == 0 and head_dim <= MAX_WIDTH
 
 
 @torch.library.custom_op("lra::flash_attention", mutates_args=())

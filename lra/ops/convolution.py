@@ -14,7 +14,7 @@ from torch.nn.functional import conv2d, pad
 from lra.ops.device import at_least_float32, autocast_dtype, full_precision
 from lra.ops.scan import CHUNK
 
-AT_ONCE = 256  # number of positions summed at a time in the weight gradient of a short convolution
+PIECE = 256  # number of positions summed at a time in the weight gradient of a short convolution
 SHORT = 16  # number of positions in a chunk of `diagonal_scan`
 
 
@@ -68,11 +68,11 @@ def _each_channel(x: Tensor, weight: Tensor, later: int) -> Tensor:
 def _shifted_product(x: Tensor, y: Tensor, shift: int) -> Tensor:
     """Return the sum of x_{i + shift} y_i over documents and positions i: x and y [B, L, C] -> [C].
 
-    The sum is computed in pieces of `AT_ONCE` positions, which stay in the cache.
+    The sum is computed in pieces of `PIECE` positions, which stay in the cache.
     """
     length = x.shape[1]
     x, y = x[:, max(0, shift) : max(0, length + min(0, shift))], y[:, max(0, -shift) : max(0, length - max(0, shift))]
-    parts = [(x, y)] if length <= AT_ONCE else zip(x.split(AT_ONCE, dim=1), y.split(AT_ONCE, dim=1), strict=True)
+    parts = [(x, y)] if length <= PIECE else zip(x.split(PIECE, dim=1), y.split(PIECE, dim=1), strict=True)
     return sum((at_least_float32(first) * other).sum(dim=(0, 1)) for first, other in parts)  # type: ignore[return-value]
 
 

@@ -79,7 +79,7 @@ class Packed:
 
     def firsts(self, x: Tensor) -> Tensor:
         """Return the first row of each document: [R, D] -> [B, D]."""
-        return _Firsts.apply(x, self.first, self.document, self.position)
+        return _Take.apply(x, self.first)
 
     def by_chunk(self, x: Tensor) -> Tensor:
         """Group rows by chunk, [R, H, D] -> [C, H, CHUNK, D]; for one row per document, [B, H, D] -> [B, H, 1, D]."""
@@ -136,20 +136,6 @@ class _Take(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
         [indices] = ctx.saved_tensors
         return put(grad, indices, ctx.rows), None
-
-
-class _Firsts(torch.autograd.Function):
-    """Function of `Packed.firsts`; the gradient is a `where` over all rows, which the compiler can fuse."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, first: Tensor, document: Tensor, position: Tensor) -> Tensor:
-        ctx.save_for_backward(document, position)
-        return x.index_select(0, first)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        document, position = ctx.saved_tensors
-        return torch.where((position == 0).unsqueeze(1), grad.index_select(0, document), 0), None, None, None  # [R, D]
 
 
 class _SumChunks(torch.autograd.Function):

@@ -23,7 +23,7 @@ BLOCK = 4  # number of positions in a block of `channel_scores`
 # was 5 % slower.
 TILE = 1 << 19
 # Summed log decays below this count as -inf, because `exp` and products of denormal numbers are many times slower.
-FAR = -80.0
+MIN_LOG_DECAY = -80.0
 # Fraction of the exponent range for the decays of a block; the rest is for the queries and keys that they multiply.
 HEADROOM = 0.75
 
@@ -209,7 +209,7 @@ def head_decays(g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     within = cumulative_sum(g.double(), -2)  # [..., C, 1]
     later = torch.ones(g.shape[-2], g.shape[-2], dtype=torch.bool, device=g.device).triu(1)
     apart = (within - within.mT).to(g.dtype)  # [..., C, C]; above the diagonal it is not a decay
-    between = apart.masked_fill((apart < FAR) | later, -torch.inf).exp()
+    between = apart.masked_fill((apart < MIN_LOG_DECAY) | later, -torch.inf).exp()
     return between, within.to(g.dtype).exp(), (within[..., -1:, :] - within).to(g.dtype).exp()
 
 

@@ -6,7 +6,7 @@ A column holds the results of one task; a cell holds the seeds of one system in 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from statistics import fmean, median_low
 from typing import Any
@@ -15,7 +15,7 @@ import pandas as pd
 
 from lra.core.console import plural
 from lra.core.errors import printable
-from lra.reports.frame import CELL, COLUMN, baselines, declared_reference, present
+from lra.reports.frame import CELL, COLUMN, declared_reference, present
 from lra.reports.published import Published, PublishedTable
 from lra.reports.statistics import Comparison, compare, holm, summarise
 
@@ -31,29 +31,16 @@ class Cell:
     Args:
         frame: rows of `runs_frame` for this cell, one per seed.
         source: published table with numbers for the task, if any.
-
-    Attributes:
-        order: sort key of the cell's row in a table.
-        finished: the rows of `frame` that have a score.
-        records: records of the runs that exist, finished or not.
-        base: name of the system without settings in brackets.
-        without_rate: attention, variant and settings other than the learning rate.
-        lr: learning rate of all seeds; None if they differ.
-        best_rate: False if the same system has a better validation result with another learning rate, else True; None
-            if no system of the column was trained with several learning rates.
-        untuned: True for a user's system trained with a learning rate that a built-in system of the column uses.
-        reference: the cell with which this one is compared; None if there is none or this cell is the reference.
-        p_holm: p-value of the comparison, Holm-corrected over all comparisons of the column.
     """
 
     def __init__(self, frame: pd.DataFrame, published: Published, source: PublishedTable | None) -> None:
         first = frame.iloc[0]
-        self.frame, self.finished = frame, frame[frame.score.notna()]
+        self.frame, self.finished = frame, frame[frame.score.notna()]  # `finished`: the rows with a score
         self.system, self.attention, self.variant, self.settings = first[["system", "attention", "variant", "settings"]]
-        self.base = self.system.removesuffix(f" ({self.settings})")
+        self.base = self.system.removesuffix(f" ({self.settings})")  # the name of the system alone
         self.without_rate = self.attention, self.variant, RATE.sub("", self.settings).strip()
-        self.records = [run.record for run in present(frame)]
-        self.order = published.order(self.attention, self.variant, self.settings)
+        self.records = [run.record for run in present(frame)]  # of the runs that exist, finished or not
+        self.order = published.order(self.attention, self.variant, self.settings)  # sort key of table rows
         self.complexity = published.complexity(self.attention)
         self.published = source.number(self.system, first.task) if source else None
         self.published_mean = source.number(self.system, first.task, "mean") if source else None
@@ -62,7 +49,7 @@ class Cell:
         self.summary = summarise(self.scores, lower_is_better="perplexity" in frame.metric.values)
         self.majority_class = int(self.finished.majority_class.sum())
         rates, validated = frame.lr.dropna().unique(), self.finished.best_val.dropna()
-        self.lr = float(rates[0]) if len(rates) == 1 else None
+        self.lr = float(rates[0]) if len(rates) == 1 else None  # None if the seeds have several rates
         self.best_val = fmean(validated) if len(validated) else None
         self.is_own = any(record.row for record in self.records)  # the attention is a user's class
         self.is_pretrained = any(record.config.get("pretrain") for record in self.records)
@@ -78,11 +65,12 @@ class Cell:
             self.ran, self.solved = len(ended), int(ended.solved.sum())
             if 2 * self.solved >= len(frame) == self.ran:
                 self.median_steps = median_low(steps)
-        self.best_rate: bool | None = None
-        self.untuned = False
-        self.reference: Cell | None = None
+        # `Column` sets these by comparison with other cells
+        self.best_rate: bool | None = None  # the best learning rate by validation; None if there is only one
+        self.untuned = False  # a user's system with a learning rate of a built-in system
+        self.reference: Cell | None = None  # None if there is none, or if this cell is the reference
         self.comparison = Comparison()
-        self.p_holm: float | None = None
+        self.p_holm: float | None = None  # corrected over all comparisons of the column
 
     @property
     def is_vanilla(self) -> bool:
@@ -111,6 +99,7 @@ class Cell:
             yield f"of {plural(len(self.frame), 'seed')}, {self.problems}"
         if self.majority_class:
             yield f"{self.majority_class} of {plural(self.summary.n, 'seed')} no better than the majority class"
+        # the weights of the last step were not selected, so this rule needs no footnote
         if any("best_test" in record.test for record in self.records) and self.frame.selection.iloc[0] != "last":
             yield "checkpoint selected on the test split"
         if self.is_pretrained or self.is_initialised:
@@ -139,6 +128,7 @@ class Cell:
             **values("problems", "majority_class"),
             "train_seconds": fmean(seconds) if len(seconds) else None,
             "parameters": self.records[0].parameters if self.records else None,
+            # of the first seed; seeds.csv has the device of each
             "device": self.records[0].provenance.device if self.records else None,
             **values("published", "published_mean", "published_source", "goal", "ran", "solved", "median_steps"),
             "reference": self.reference and self.reference.system,
@@ -157,26 +147,24 @@ class Cell:
 class Column:
     """The results of all systems on one task under one protocol and selection rule.
 
-    Attributes:
-        frame: rows of `runs_frame` for this column.
-        cells: one `Cell` per system, in the order of table rows.
-        baselines: test results of trivial baselines, by name.
-        notes: footnotes on the data and the published numbers.
-
     Raises:
-        UserError: if runs differ in a baseline, or sweeps declared different references or margins.
+        UserError: if sweeps declared different references or margins.
     """
 
     def __init__(self, frame: pd.DataFrame, published: Published) -> None:
-        self.frame = frame
+        self.frame = frame  # rows of `runs_frame`
         self.name, self.short, self.task = frame[["column", "short", "task"]].iloc[0]
         records, source = [run.record for run in present(frame)], published.source(self.task)
         self.metric = records[0].metric if records else "accuracy"
         self.lower_is_better = self.metric == "perplexity"
+        self.best: Callable[..., Any] = min if self.lower_is_better else max
+        # one cell per system, in the order of table rows
         self.cells = [Cell(cell, published, source) for _, cell in frame.groupby(CELL, sort=False)]
+        # rounding, which depends on the processor, changes baselines that fit weights: take the best among the runs
+        measured = pd.DataFrame([record.baselines for record in records], dtype=float)
+        found = measured.min() if self.lower_is_better else measured.max()
         # a baseline of our runs replaces a published one of the same name
-        known = published.baselines.get(self.task, {}) | baselines(frame)
-        self.baselines = {name: known[name] for name in sorted(known)}
+        self.baselines = dict(sorted((published.baselines.get(self.task, {}) | found.to_dict()).items()))
         self.notes = [f"data: {self.task}"] if self.task.casefold() != self.short.casefold() else []
         if seen := max((record.test_in_train or 0 for record in records), default=0):
             self.notes.append(f"{seen:.1f} % of the test examples are also in the training set")
@@ -187,6 +175,7 @@ class Column:
         rates = {cell.lr for cell in self.cells if not cell.is_own and cell.lr is not None}
         chosen = self._chosen()
         for cell in self.cells:
+            # None where no system has several rates: nothing was chosen
             cell.best_rate = cell in chosen if len(chosen) < len(self.cells) else None
             cell.untuned = cell.is_own and cell.lr in rates
         # only the best rates are tested, because each further test makes Holm's correction stricter
@@ -203,8 +192,7 @@ class Column:
     @property
     def best_baseline(self) -> tuple[str, float] | None:
         """(name, test result) of the best trivial baseline; None if there is no baseline."""
-        best = min if self.lower_is_better else max
-        return best(self.baselines.items(), key=lambda item: item[1], default=None)
+        return self.best(self.baselines.items(), key=lambda item: item[1], default=None)
 
     def rows(self) -> pd.DataFrame:
         """Return this column's rows of table.csv: its systems, then its trivial baselines, which have only a mean."""
@@ -214,11 +202,11 @@ class Column:
 
     def _chosen(self) -> list[Cell]:
         """Return the cells; of cells that differ only in the learning rate, return the one with the best validation."""
-        best, chosen = min if self.lower_is_better else max, []
+        chosen = []
         for cell in self.cells:
             same = [other for other in self.cells if other.without_rate == cell.without_rate]
             tried = {other: other.best_val for other in same if other.best_val is not None}
-            if not tried or cell is best(tried, key=tried.__getitem__):
+            if not tried or cell is self.best(tried, key=tried.__getitem__):
                 chosen.append(cell)
         return chosen
 
@@ -241,9 +229,11 @@ def reference(cell: Cell, cells: list[Cell], name: str | None) -> Cell | None:
     named = [other for other in measured if (other.is_vanilla if name is None else name in (other.system, other.base))]
     if named:
         same = [other for other in same_settings if other in named]
+        # of several rows that all have other settings, any choice would be arbitrary
         return same[0] if same else named[0] if len(named) == 1 else None
     if name is not None or not measured:
         return None
+    # `same_settings` contains `cell` itself, if it has results
     return same_settings[0] if len(same_settings) > 1 else measured[0]
 
 

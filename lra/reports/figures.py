@@ -30,7 +30,7 @@ COLOURS = (  # indexed by a system's position in table order, so that it has one
 )  # fmt: skip
 LINES = ("-", "--", ":", "-.")  # line styles; with the markers they distinguish systems of the same colour
 DOT, CROSS, RULE = COLOURS[0], COLOURS[4], COLOURS[2]
-GREY = {"color": "#b0b0b0", "linewidth": 0.7, "zorder": 1, "label": "others"}
+GREY = {"color": "#b0b0b0", "linewidth": 0.7, "zorder": 1, "label": "others"}  # below coloured curves
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 GROUPS = ("depth", "length", "position")  # groupings of test examples in `RunRecord.diagnostics`
 STYLE = Path(__file__).with_name("report.mplstyle")
@@ -136,12 +136,13 @@ def highlighted(column: Column, styles: dict[str, Style]) -> dict[str, Style]:
 
 
 def _height(column: Column) -> float:
-    return LINE * len(column.cells) + 0.7
+    return LINE * len(column.cells) + 0.7  # the rest is for the title and the label of the axis
 
 
 def _seeds(axis: Axes, column: Column, _: dict[str, Style]) -> bool:
     """Draw the test result of each seed, the mean, the published value and the best trivial baseline."""
     for y, cell in enumerate(column.cells):
+        # transparent, so that equal results show as a darker dot
         axis.scatter(cell.scores, [y] * len(cell.scores), s=12, color=DOT, alpha=0.7)
         if cell.summary.mean is not None:
             axis.plot([cell.summary.mean] * 2, [y - 0.3, y + 0.3], color=DOT)
@@ -171,7 +172,7 @@ def _steps(axis: Axes, column: Column, _: dict[str, Style]) -> bool:
 def rows(axis: Axes, names: list[str]) -> None:
     """Label the rows of a panel with `names`, the first at the top."""
     axis.set_yticks(range(len(names)), [_named(name) for name in names])
-    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.set_ylim(len(names) - 0.5, -0.5)  # downwards
 
 
 def _thousands(axis: Axes) -> None:
@@ -216,7 +217,7 @@ def _cost(axis: Axes, column: Column, styles: dict[str, Style]) -> bool:
         if len(seconds) and cell.summary.mean is not None:
             times.append(median(seconds))
             axis.plot(times[-1:], [cell.summary.mean], **{**styles[cell.system], "linestyle": "none"})
-    if len(times) < 2:
+    if len(times) < 2:  # a single point compares nothing
         return False
     wide = max(times) > 3 * min(times)
     if wide:

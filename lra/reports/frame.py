@@ -3,7 +3,6 @@
 A run is missing if a sweep declared it but no such run exists. Missing runs have rows, too.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -23,7 +22,6 @@ from lra.reports.published import Published
 from lra.reports.statistics import not_above
 
 MAJORITY = "majority class"  # name of the majority-class baseline in records
-FITTED = ("bag of", "centroid", "convolution")  # words in the names of baselines that fit weights to data
 MILESTONES = ("50", "90", "99")  # validation accuracies in percent
 LARGEST = 1e15  # a perplexity above this is treated as infinite
 COLUMN = ["protocol", "selection", "task"]  # keys that identify a column of a table
@@ -66,6 +64,7 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
         return row["protocol"], row["selection"], published.task_order(row["task"]), system, row["seed"]
 
     frame = pd.DataFrame(sorted(rows, key=place), columns=names)
+    # in table order, so that of two tasks with the same title the paper's own gets it without a number
     titles = short_names(sorted(frame.task.unique(), key=published.task_order), published.tasks)
     frame = frame.assign(short=frame.task.map(titles), majority_class=frame.pop("at_majority"))
     refuse_hidden_differences(frame)
@@ -80,6 +79,7 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
 
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Return the settings of a cell as `KEY=VALUE KEY=VALUE`, as tables show them."""
+    # sorted, because runs are grouped by this text
     return printable(" ".join(f"{name}={value}" for name, value in sorted(settings.items())))
 
 
@@ -94,7 +94,7 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
         status, score = (f"without {rule}" if rule not in record.test else "not finite"), None
     seconds, reached = record.seconds.get("train"), record.reached
     if seconds is not None and record.pretrain:
-        seconds += record.pretrain["seconds"].get("train", 0.0)
+        seconds += record.pretrain["seconds"].get("train", 0.0)  # pretraining is a cost of the result, too
     majority = record.baselines.get(MAJORITY) if status == "finished" and record.metric == "accuracy" else None
     return {
         "run": run,
@@ -112,7 +112,7 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
         **{f"test_{each}": record.score(each) for each in RULES},
         "best_val": getattr(best, record.metric, None),
         "best_val_step": best and best.step,
-        "steps": record.steps or None,
+        "steps": record.steps or None,  # 0 if the run failed before its first step
         "ended": record.ended,
         "lr": record.config.get("train", {}).get("lr"),
         "goal": record.goal,
@@ -161,29 +161,6 @@ def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, st
     return names
 
 
-def baselines(frame: pd.DataFrame) -> dict[str, float]:
-    """Return the results of the trivial baselines of a column, by name.
-
-    Rounding, which depends on the processor and the number of threads, changes the results of fitted baselines, so
-    the best result among the runs is returned.
-
-    Raises:
-        UserError: if runs differ in a baseline that is not fitted.
-    """
-    values: dict[str, float] = {}
-    for run in present(frame):
-        best = min if run.record.metric == "perplexity" else max
-        for name, value in run.record.baselines.items():
-            known = values.setdefault(name, value)
-            # any baseline of a user's task may be fitted, except the majority class
-            own = not str(run.record.config.get("task", {}).get("_target_", "lra.")).startswith("lra.")
-            fitted = name != MAJORITY if own else any(word in name for word in FITTED)
-            if not fitted and not math.isclose(known, value, rel_tol=1e-9):
-                raise UserError(f"{run.name}: baseline {name!r} is {value}, in other runs {known}")
-            values[name] = best(known, value)
-    return values
-
-
 def present(frame: pd.DataFrame) -> list[Run]:
     """Return the runs in a DataFrame, without missing runs."""
     return [run for run in frame.run if run is not None]
@@ -213,6 +190,7 @@ def declared_reference(frame: pd.DataFrame) -> tuple[str | None, float]:
 def refuse_hidden_differences(frame: pd.DataFrame) -> None:
     """Raise UserError if a table would pool or compare runs that differ in settings that the table does not show."""
     for _, cell in frame.groupby(CELL, sort=False):
+        # a mean over both runs would count the seed twice
         if repeated := cell[cell.seed.duplicated(keep=False) & cell.run.notna()].run.tolist()[:2]:
             first, other = (run.name for run in repeated)
             raise UserError(f"{first} and {other} have the same seed of one cell; keep one of them")

@@ -9,14 +9,14 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 TEMPLATES = Path(__file__).with_name("templates")
-TEX = {
+TEX = str.maketrans({
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
     **{letter: f"${letter}$" for letter in "<>|"},
     **{letter: f"{{{letter}}}" for letter in "[*"},  # the \\ before a row would read a [ or * at its start as an option
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "\n": r"\\", "±": r"$\pm$", "²": "$^2$", "−": "$-$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
     "…": r"\ldots{}",
-}  # fmt: skip
+})  # fmt: skip
 
 
 def number(value: Any, form: str = ".2f") -> str:
@@ -37,6 +37,7 @@ def as_csv(frame: pd.DataFrame) -> str:
     guarded = frame.map(
         lambda value: f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
     )
+    # ten digits, because processors differ in the last ones of a double
     return guarded.to_csv(index=False, float_format="%.10g", lineterminator="\n")
 
 
@@ -69,8 +70,7 @@ def _tex_cell(text: str) -> str:
 
 def tex(text: str) -> str:
     """Escape a text for LaTeX. Letters that are neither in `TEX` nor European need LuaLaTeX and a suitable font."""
-    text = re.sub("[" + re.escape("".join(TEX)) + "]", lambda found: TEX[found[0]], text)
-    text = re.sub("`(.*?)`", r"\\texttt{\1}", text)
+    text = re.sub("`(.*?)`", r"\\texttt{\1}", text.translate(TEX))
     return re.sub(r"√(\w)?", lambda found: rf"$\sqrt{{{found[1] or ''}}}$", text)
 
 
@@ -88,6 +88,7 @@ def html(frame: pd.DataFrame) -> str:
         shown[str(name)] = [
             format(value, form) if _is_number(value) else "" if pd.isna(value) else value for value in values
         ]
+    # n-last: empty cells stay at the end of a sorted column
     return pd.DataFrame(shown).to_html(index=False, border=0, classes="sortable n-last")
 
 
@@ -103,7 +104,8 @@ def template(name: str, folder: Path = TEMPLATES) -> Template:
         brackets = {"variable_start_string": "<<", "variable_end_string": ">>"}
         brackets |= {"block_start_string": "<%", "block_end_string": "%>"}
     environment = Environment(
-        loader=FileSystemLoader(folder), autoescape=name == "page.html.j2", undefined=StrictUndefined,
+        loader=FileSystemLoader(folder), autoescape=name == "page.html.j2",
+        undefined=StrictUndefined,  # a misspelt name in a template is an error instead of an empty text
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, **brackets,
     )  # fmt: skip
     environment.filters |= {"md": escape, "table": markdown, "mean_sd": mean_sd, "number": number}

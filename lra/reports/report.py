@@ -135,10 +135,11 @@ class Report:
 def section(column: Column) -> dict[str, Any]:
     """Return the template values of a column in index.html: name, note, HTML table and caveats."""
     rows = column.rows()
+    for name in ("", "difference_"):
+        limits = zip(rows[f"{name}low"], rows[f"{name}high"], strict=True)
+        rows[f"{name}interval"] = ["" if pd.isna(low) else f"{low:.2f} to {high:.2f}" for low, high in limits]
     rows = rows.assign(
         system=rows.system.where(rows.kind == "system", "baseline: " + rows.system),
-        interval=_intervals(rows.low, rows.high),
-        difference_interval=_intervals(rows.difference_low, rows.difference_high),
         # a row without a test has NaN, which is not below 0.001 and which `number` turns into an empty string
         p_holm=["<0.001" if p < 0.001 else number(p, ".3f") for p in rows.p_holm.astype(float)],
     )
@@ -166,10 +167,6 @@ def section(column: Column) -> dict[str, Any]:
     }
 
 
-def _intervals(low: pd.Series, high: pd.Series) -> list[str]:
-    return ["" if pd.isna(start) else f"{start:.2f} to {end:.2f}" for start, end in zip(low, high, strict=True)]
-
-
 def write_report(folder: Path, selection: str | None = None) -> Path:
     """Write the files of a report into its folder and return the path of README.md. For the arguments see `Report`."""
     from lra.reports import figures  # here, because matplotlib loads slowly, and reading a report needs no figures
@@ -178,7 +175,7 @@ def write_report(folder: Path, selection: str | None = None) -> Path:
     figure, panels = figures.drawn(report.columns)
     files = {**report.texts(), SEEDS_FIGURE: figure, PAGE: report.page(panels)}
     for name, text in files.items():
-        write_atomic(report.folder / name, text.encode())
+        write_atomic(report.folder / name, text.encode())  # an interrupt leaves the old file whole
     return report.folder / README
 
 

@@ -11,23 +11,15 @@ ALPHA = 0.05  # significance level of tests
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics of the test results of a cell over its seeds; a value is None if it needs more seeds.
+    """Statistics of the test results of a cell over its seeds; a value is None if it needs more seeds."""
 
-    Args:
-        n: number of seeds.
-        sd: sample standard deviation (n - 1).
-        low, high: limits of the confidence interval of the mean, from `mean_interval`.
-        best: the highest accuracy, or the lowest perplexity.
-        expected_best: expected best of `n` draws with replacement from the scores.
-    """
-
-    n: int
+    n: int  # number of seeds
     mean: float | None = None
-    sd: float | None = None
-    low: float | None = None
+    sd: float | None = None  # of the sample: divided by n - 1
+    low: float | None = None  # `low` and `high` are the limits of `mean_interval`
     high: float | None = None
     best: float | None = None
-    expected_best: float | None = None
+    expected_best: float | None = None  # of n draws with replacement from the scores
 
 
 def summarise(scores: Sequence[float], *, lower_is_better: bool = False) -> Summary:
@@ -60,7 +52,7 @@ def mean_interval(mean: float, sd: float, n: int, floor: float, ceiling: float) 
     """
     from scipy.stats import t
 
-    if not sd:
+    if not sd:  # also where the mean is at a bound, and its logit infinite
         return mean, mean
     below, above = mean - floor, ceiling - mean
     factor = math.exp(float(t.ppf((1 + LEVEL) / 2, n - 1)) * sd / math.sqrt(n) * (1 / below + 1 / above))
@@ -91,6 +83,7 @@ class Comparison:
         p = self.p if p is None else p
         if p is None or self.difference is None:
             return "untested"
+        # first, because a difference can be both significant and too small to matter
         if self.p_equivalent is not None and self.p_equivalent < ALPHA:
             return "equivalent"
         if p >= ALPHA:
@@ -115,10 +108,10 @@ def compare(
         return Comparison(difference, margin=margin, lower_is_better=lower_is_better)
     means = CompareMeans(DescrStatsW(first), DescrStatsW(other))
     low, high = means.tconfint_diff(1 - LEVEL, usevar="unequal")
-    if not lower_is_better:
+    if not lower_is_better:  # accuracies differ by at most 100 points, perplexities without limit
         low, high = max(low, -100), min(high, 100)
     _, p, _ = means.ttest_ind(usevar="unequal")
-    equivalent = means.ttost_ind(-margin, margin, usevar="unequal")[0]
+    equivalent = means.ttost_ind(-margin, margin, usevar="unequal")[0]  # the larger of the two p-values
     return Comparison(difference, float(low), float(high), float(p), float(equivalent), margin, lower_is_better)
 
 

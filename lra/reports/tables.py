@@ -6,7 +6,7 @@ from string import ascii_lowercase
 
 import pandas as pd
 
-from lra.reports.cells import SIGNIFICANT, Cell, Column
+from lra.reports.cells import SIGNIFICANT, Column
 from lra.reports.render import mean_sd, number
 from lra.reports.statistics import ALPHA
 
@@ -28,34 +28,24 @@ class Footnotes:
 
 
 class Tables:
-    """The tables of a report.
-
-    Attributes:
-        results: test results by system and task; the last `trivial` rows are trivial baselines.
-        solved: number of seeds that reached the goal of each task; empty if no task has a goal.
-        steps: median steps to the goal; empty if there are no medians.
-        notes: texts of the footnotes by letter.
-    """
+    """The tables of a report, with cells as text; a table without values is empty."""
 
     def __init__(self, columns: list[Column]) -> None:
         cells = sorted((cell for column in columns for cell in column.cells), key=lambda cell: cell.order)
         systems = {cell.system: cell.complexity for cell in cells}
-        trivial = list(dict.fromkeys(name for column in columns for name in column.baselines))
-        results = {
-            "system": [*systems, *(f"*baseline: {name}*" for name in trivial)],
-            "complexity": [*systems.values(), *([""] * len(trivial))],
-        }
-        notes = Footnotes()
+        trivial = dict.fromkeys((f"*baseline: {name}*" for column in columns for name in column.baselines), "")
+        results, notes = pd.DataFrame({"complexity": pd.Series(systems | trivial)}), Footnotes()
         for column in columns:
-            results |= _results(column, [*systems], trivial, notes)
-        self.results, self.trivial = pd.DataFrame(results), len(trivial)
+            for header, texts in _texts(column, notes).items():
+                results[header] = pd.Series(texts)  # aligned by system; systems that the task lacks become NaN
+        self.results = results.fillna("").reset_index(names="system")  # the last `trivial` rows are trivial baselines
+        self.trivial = len(trivial)
         self.solved, self.steps = _goals(columns, systems)
         self.notes = {letter: text for text, letter in notes.letters.items()}
 
 
-def _results(column: Column, systems: list[str], trivial: list[str], notes: Footnotes) -> dict[str, list[str]]:
-    """Return a task's text columns by header: results of systems and trivial baselines; published results, if any."""
-    cells = {cell.system: cell for cell in column.cells}
+def _texts(column: Column, notes: Footnotes) -> dict[str, dict[str, str]]:
+    """Return the results of a task as text by header and system, then the published results by system if any."""
     # the header states the most common number of seeds; cells with another number get a footnote
     count = min(multimode(cell.summary.n for cell in column.cells))
     # a caveat that applies to all cells with results is marked once, in the header, and not in each cell
@@ -63,20 +53,16 @@ def _results(column: Column, systems: list[str], trivial: list[str], notes: Foot
     shared = [text for text in first if others and all(text in other for other in others)]
     title = f"{column.name} (n = {count})" + ", perplexity" * column.lower_is_better
     title += notes.mark([*shared, *column.notes])
-
-    def text(cell: Cell) -> str:
+    texts = {}
+    for cell in column.cells:
         caveats = [text for text in cell.caveats() if text not in shared]
         if cell.summary.n not in (0, count):
             caveats.append(f"n = {cell.summary.n}")
         mark = MARK if cell.verdict in SIGNIFICANT else ""
-        return mean_sd(cell.summary.mean, cell.summary.sd) + mark + notes.mark(caveats)
-
-    texts = {title: [text(cells[name]) if name in cells else "" for name in systems]}
-    texts[title] += [number(column.baselines.get(name)) for name in trivial]
-    if any(cell.published is not None for cell in column.cells):
-        known = [number(cells[name].published) if name in cells else "" for name in systems]
-        texts[f"{column.name}, published"] = [*known, *([""] * len(trivial))]
-    return texts
+        texts[cell.system] = mean_sd(cell.summary.mean, cell.summary.sd) + mark + notes.mark(caveats)
+    texts |= {f"*baseline: {name}*": number(value) for name, value in column.baselines.items()}
+    published = {cell.system: number(cell.published) for cell in column.cells}
+    return {title: texts} | ({f"{column.name}, published": published} if any(published.values()) else {})
 
 
 def _goals(columns: list[Column], systems: Iterable[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -97,10 +83,9 @@ def unbeaten(columns: list[Column]) -> str:
     found = []
     for column in columns:
         means = [cell.summary.mean for cell in column.cells if cell.summary.mean is not None]
-        if column.best_baseline and means:
-            name, bar = column.best_baseline
-            if min(means) >= bar if column.lower_is_better else max(means) <= bar:
-                found.append(f"{column.name} ({name}, {bar:.2f})")
+        name, bar = column.best_baseline or ("", None)
+        if means and bar is not None and column.best([*means, bar]) == bar:
+            found.append(f"{column.name} ({name}, {bar:.2f})")
     return f"No system beats the best trivial baseline on {'; '.join(found)}." if found else ""
 
 

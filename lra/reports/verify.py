@@ -53,6 +53,7 @@ def faults(run: Run, results: Path) -> Iterator[str]:
     yield from _of_files(run, results / run.name)
     if record.status != "finished":
         return
+    # lines with a phase are evaluations of self-pretraining
     lines = [line for line in run.metrics if "phase" not in line and line.get("val_accuracy") is not None]
     measured = {line["step"]: (line["val_accuracy"], line.get("val_loss")) for line in lines}
     for name, result in record.validation.items():

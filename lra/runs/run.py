@@ -228,7 +228,7 @@ def _trainer(job: Job, task: Task, device: str, stop: StopFlag, attempt: Attempt
     # Before the model moves to the device: the checks compute on copies of the mixer on the CPU.
     if checked := check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device):
         attempt.results["checked"] = checked
-    with stop:  # compilation may take minutes, and a signal then pauses the run
+    with stop:  # if a signal comes while the trainer is made, which may run a compiler, the run pauses
         trainer = trainer_of(job, task, model.to(device), device, attempt.loggers.log)
     distributed.pause_all(stop.signalled())
     return trainer

@@ -2,9 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator
 
 from lra.core.errors import UserError
 from lra.core.names import HUB, KINDS, split_end
@@ -18,17 +15,7 @@ OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json")  # metada
 SHARD = re.compile(r"(.+)-\d+-of-(\d+)")  # such as train-00000-of-00004, without the suffix
 
 
-def _described(value: Any) -> Any:
-    """Return the value; raise ValueError, which lists the forms of `Data`, for a list, null or unknown splits.
-
-    Pydantic checks all other values.
-    """
-    if value is None or isinstance(value, list) or (isinstance(value, dict) and not value.keys() <= {*SPLITS}):
-        raise ValueError("expected a folder, a file, {train: FILE, val: FILE, test: FILE}, or hf:NAME")
-    return value
-
-
-Data = Annotated[str | dict[str, str], BeforeValidator(_described)]
+Data = str | dict[str, str]
 """A folder, a file, a file for each split (only train is required), or a data set of the hub."""
 Paths = dict[str, list[Path]]
 """Files of each split, by its name; a split without files has no entry."""

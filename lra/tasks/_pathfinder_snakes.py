@@ -144,8 +144,16 @@ def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board,
     arrivals: list[tuple[Board, Snakes, Snakes]] = []
     begun = arrived = 0
     while arrived < n:
-        arrivals.append(_arrived(draws, design, empty(design.window, design.padding, style, at_once)))
-        begun, arrived = begun + at_once, arrived + len(arrivals[-1][0])
+        board = empty(design.window, design.padding, style, at_once)
+        rows, pair = _seeds(draws, design, board)
+        for _ in range(design.contour_length - 1):
+            for number in range(2):  # alternately, so that neither snake takes all the room
+                kept, pair[number] = _extended(draws, board, rows, pair[number])
+                rows, pair[1 - number] = rows[kept], pair[1 - number].at(kept)
+        for snake in pair:  # draw the last paddles; `_extended` has drawn the others
+            board.add(rows, snake.positions[:, -1], snake.turns[:, -1])
+        arrivals.append((board.at(rows), pair[0], pair[1]))
+        begun, arrived = begun + at_once, arrived + len(rows)
         if begun > FRUITLESS * (1 + arrived):
             raise UserError(
                 f"pathfinder: no two snakes of {design.contour_length} paddles fit in {design.window} pixels; "
@@ -154,22 +162,6 @@ def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board,
     boards, *sides = zip(*arrivals, strict=True)
     mask, near = (np.concatenate([getattr(board, name) for board in boards])[:n] for name in ("mask", "near"))
     return Board(design.window, style, mask, near), *(joined(side).at(np.arange(n)) for side in sides)  # type: ignore[return-value]
-
-
-def _arrived(draws: Draws, design: Design, board: Board) -> tuple[Board, Snakes, Snakes]:
-    """Grow two snakes in each image of the board, and keep the images in which both are complete.
-
-    Returns:
-        A board of the images that are kept, their first snakes, and their second snakes.
-    """
-    rows, pair = _seeds(draws, design, board)
-    for _ in range(design.contour_length - 1):
-        for number in range(2):  # alternately, so that neither snake takes all the room
-            kept, pair[number] = _extended(draws, board, rows, pair[number])
-            rows, pair[1 - number] = rows[kept], pair[1 - number].at(kept)
-    for snake in pair:  # draw the last paddles; `_extended` has drawn the others
-        board.add(rows, snake.positions[:, -1], snake.turns[:, -1])
-    return board.at(rows), *pair  # type: ignore[return-value]
 
 
 def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list[Snakes]]:
@@ -235,7 +227,7 @@ def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray
         for _ in range(design.distractor_length - 1):
             kept, snake = _extended(draws, trial, rows, snake)
             rows = rows[kept]
-        trial.add(rows, snake.positions[:, -1], snake.turns[:, -1])  # the last paddles, as in `_arrived`
+        trial.add(rows, snake.positions[:, -1], snake.turns[:, -1])  # the last paddles, as in `_pairs`
         board.put(images[rows], trial.at(rows))
         drawn.append((images[rows], snake))
         missing = np.setdiff1d(missing, images[rows])

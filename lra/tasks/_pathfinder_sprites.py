@@ -133,6 +133,11 @@ def paddles(length: int, thickness: float, margin: int, continuity: float, seed_
     turns = np.abs(angles[:, None] - angles[DEGREES:])
     turns = np.minimum(continuity * np.minimum(turns, 2 * np.pi - turns), np.pi / 2)
     head = rounded_up(length, begun)
+    # Pixels of value FULL of each first paddle, relative to its start point. As in the public generator, row and column
+    # offsets are increased by 1, and pixels with an offset above `length + margin` are left out.
+    full = [np.argwhere(sprite == FULL) - reach + 1 for sprite in mask[:DEGREES]]
+    full = [offsets[(offsets <= length + margin).all(axis=1)] for offsets in full]
+    longest = max(map(len, full))
     return Paddles(
         margin=margin,
         line=shrunk(lines, 2 * reach + 1),
@@ -145,20 +150,8 @@ def paddles(length: int, thickness: float, margin: int, continuity: float, seed_
         ahead=rounded_up(length + 2 * margin, directions),
         second=seed_distance * begun / ONE,
         weights=np.rint(WEIGHT * np.cos(turns) ** 2).astype(np.int64),
-        seen=_seen(mask[:DEGREES], length + margin),
+        seen=np.stack([np.resize(offsets, (longest, 2)) for offsets in full]),
     )
-
-
-def _seen(masks: np.ndarray, reach: int) -> np.ndarray:
-    """Return the pixels of value FULL of each mask, relative to its centre [360, S, 2].
-
-    As in the public generator, row and column offsets are increased by 1, and pixels with an offset above `reach` are
-    left out.
-    """
-    lists = [np.argwhere(mask == FULL) - len(mask) // 2 + 1 for mask in masks]
-    lists = [offsets[(offsets <= reach).all(axis=1)] for offsets in lists]
-    longest = max(map(len, lists))
-    return np.stack([np.resize(offsets, (longest, 2)) for offsets in lists])
 
 
 @cache

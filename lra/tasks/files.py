@@ -18,7 +18,7 @@ from lra.core.console import say
 from lra.core.errors import UserError
 from lra.core.files import sha256
 from lra.core.names import data_name
-from lra.datasets.baselines import bag_of_words, majority, pair_cosine
+from lra.datasets.baselines import bag_of_words, majority, pair_cosine, texts_of
 from lra.datasets.builder import FromSource, Source
 from lra.datasets.cache import SPLITS, Identity, Splits, Writer, stored
 from lra.datasets.groups import Group, by_value, held_out, limited
@@ -35,7 +35,7 @@ from lra.datasets.tokenise import (
     train_bpe,
 )
 from lra.tasks import DataConfig, Split, TaskSpec, titled
-from lra.tasks._files_of_splits import Data, Paths, files_of
+from lra.tasks._files_of_splits import Paths, files_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -87,7 +87,7 @@ class Files(FromSource):
         name: name in results; None uses the name of the folder, the file or the data set of the hub.
     """
 
-    data: Data
+    data: Any  # `Data`; checked below, because pydantic's errors would list the members of the union
     val: Fraction
     test: Fraction
     text: str
@@ -103,6 +103,11 @@ class Files(FromSource):
     name: str | None = field()  # type: ignore[assignment]  # without `field()`, `TaskBuilder.name` would be the default
 
     def __post_init__(self) -> None:
+        by_split = self.data if isinstance(self.data, dict) else {"train": self.data}
+        if not by_split.keys() <= {*SPLITS} or not all(isinstance(path, str) for path in by_split.values()):
+            raise UserError(
+                f"task.data={self.data}: expected a folder, a file, {{train: FILE, val: FILE, test: FILE}}, or hf:NAME"
+            )
         self.fractions = {"val": self.val, "test": self.test}
         self.name = data_name(self.data, self.name)
         self.column_names = Columns(
@@ -172,7 +177,11 @@ class Files(FromSource):
             self._tokenizer = train_bpe(texts, self.vocabulary, folder / TOKENIZER)
         cut, inputs = 0, set[bytes]()
         for split, rows in splits.items():
-            documents = self._tokens([text for row in rows for text in row.texts])
+            every: list[Any] = [text for row in rows for text in row.texts]
+            if self._tokenizer is not None:  # encode in batches, since the library uses all cores for a batch
+                documents = encode(self._tokenizer, every)
+            else:
+                documents = iter(every) if self.tokens == "ids" else (byte_ids(text.encode(), None) for text in every)
             for row in rows:
                 whole = [next(documents) for _ in row.texts]
                 ids = [document[: self.max_length] for document in whole]
@@ -301,22 +310,17 @@ class Files(FromSource):
             rows["train"] = list(compress(rows["train"], ~chosen))
         return {split: rows[split] for split in SPLITS}
 
-    def _tokens(self, texts: list[Any]) -> Iterator[np.ndarray]:
-        """Yield the token ids [L] uint16 of each text before truncation; `texts` that are ids are yielded unchanged."""
-        if self._tokenizer is not None:
-            return encode(self._tokenizer, texts)
-        return iter(texts) if self.tokens == "ids" else (byte_ids(text.encode(), None) for text in texts)
-
     def _texts(self, split: Split) -> Iterator[str]:
-        """Yield the text of each example as the model reads it; pairs are joined, and a token id becomes a word."""
+        """Return the text of each example as the model reads it; pairs are joined, and a token id becomes a word."""
         documents = split.stored(split.index)
-        for _ in range(len(split)):
-            yield " ".join(self._text(next(documents)) for _ in range(split.documents))
-
-    def _text(self, ids: np.ndarray) -> str:
+        texts: Iterator[str]
         if self.tokens == "ids":
-            return " ".join(map("id{}".format, ids))
-        return self._tokenizer.decode(ids.tolist()) if self._tokenizer else text_of(ids).decode(errors="replace")
+            texts = (" ".join(map("id{}".format, ids)) for ids in documents)
+        elif self._tokenizer is not None:
+            texts = (self._tokenizer.decode(ids.tolist()) for ids in documents)
+        else:
+            texts = texts_of(split, split.index)
+        return map(" ".join, zip(*[texts] * split.documents, strict=True))  # texts of an example are consecutive
 
 
 def scan(path: Path, columns: Columns) -> dict[str, Any]:

@@ -55,27 +55,24 @@ class Mqar(Probe):
         self.at_least(f"pairs={largest}", length=4 * largest, vocabulary=2 * largest)
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
-        tokens = 1 + draws.below(self.vocabulary, rows, self.positions)
-        answers = np.full(tokens.shape, -1)
+        all_tokens = 1 + draws.below(self.vocabulary, rows, self.positions)  # [rows, L]
+        all_answers = np.full(all_tokens.shape, -1)
+        half = self.vocabulary // 2
         for turn, pairs in enumerate(self.turns):
-            turn_rows = slice(turn, None, len(self.turns))
-            self._ask(draws, pairs, tokens[turn_rows], answers[turn_rows])
-        return tokens, answers
-
-    def _ask(self, draws: Draws, pairs: int, tokens: np.ndarray, answers: np.ndarray) -> None:
-        """Write pairs and queries into random tokens [n, L], and values into answers [n, L], in place."""
-        half, rows = self.vocabulary // 2, len(tokens)
-        keys = 1 + draws.subsets(half, rows, pairs)
-        values = 1 + half + draws.subsets(half, rows, pairs)
-        tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
-        order = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)  # number g of each query position
-        weights = order ** (self.power - 1.0)
-        # Draw for each position an exponentially distributed time whose rate is the weight; the positions with the
-        # smallest times are a weighted sample without replacement.
-        late = -np.log(draws.uniform(rows, len(order))) / weights
-        queries = 2 * pairs + 2 * late.argsort(axis=1, kind="stable")[:, :pairs]
-        np.put_along_axis(tokens, queries, keys, axis=1)  # queries and keys are [n, pairs]
-        np.put_along_axis(answers, queries, values, axis=1)
+            # Views of every k-th example, so that each split has all numbers of pairs, whatever its size: [n, L].
+            tokens, answers = (array[turn :: len(self.turns)] for array in (all_tokens, all_answers))
+            keys = 1 + draws.subsets(half, len(tokens), pairs)  # [n, pairs]
+            values = 1 + half + draws.subsets(half, len(tokens), pairs)
+            tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
+            order = np.arange(1, (self.positions - 2 * pairs) // 2 + 1)  # number g of each query position
+            weights = order ** (self.power - 1.0)
+            # Draw for each position an exponentially distributed time whose rate is the weight; the positions with the
+            # smallest times are a weighted sample without replacement.
+            late = -np.log(draws.uniform(len(tokens), len(order))) / weights
+            queries = 2 * pairs + 2 * late.argsort(axis=1, kind="stable")[:, :pairs]  # [n, pairs]
+            np.put_along_axis(tokens, queries, keys, axis=1)
+            np.put_along_axis(answers, queries, values, axis=1)
+        return all_tokens, all_answers
 
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         return {"a value of the context at random": 100 * float(np.mean(1 / _asked(test)[1]))}

@@ -32,7 +32,7 @@ ATTRIBUTES = ("marker distance", "distractors placed", "path length")  # distanc
 # Options of the published data: the settings that LRA passes to the generator (lra_benchmarks/data/pathfinder.py) and,
 # for options that LRA does not set, the defaults of the generator (snakes2_wrapper.py).
 COMMON = {"padding": 1, "paddle_length": 5, "continuity": 1.8, "contour_length": 14, "distractor_length": 4}
-SIZES = {"train": 160_000, "val": 20_000, "test": 20_000}
+SIZES = (160_000, 20_000, 20_000)  # of train, val and test
 PUBLISHED: dict[str, dict[str, Any]] = {
     "pathfinder": COMMON
     | {"window": 32, "seed_distance": 7, "paddle_length": 2, "paddle_thickness": 0.5, "paddle_margins": [1]}
@@ -110,13 +110,8 @@ class Pathfinder(Design, Generated, Paths):
     @property
     def spec(self) -> TaskSpec:
         base = min(PUBLISHED, key=lambda name: abs(PUBLISHED[name]["window"] - self.window))
-        notes = {"mended": True}  # means: not drawn by the public generator; old results have this word
-        notes |= {
-            f"{key.replace('_', ' ')} {_said(getattr(self, key))}": getattr(self, key) != value
-            for key, value in PUBLISHED[base].items()
-        }
-        sizes = "/".join(map(str, self.sizes.values()))
-        notes[f"{sizes} examples"] = self.sizes != SIZES
+        # "mended" means: not drawn by the public generator; old results have this word.
+        notes = {"mended": True, **self.differences(PUBLISHED[base] | {"sizes": SIZES}, PUBLISHED[base])}
         return spec_of_pictures(titled(base, notes), self.window, VERSION)
 
     def write(self, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
@@ -152,10 +147,6 @@ def spec_of_pictures(name: str, window: int, version: int) -> TaskSpec:
         pictures=True,
         fixed_length=True,
     )
-
-
-def _said(value: Any) -> str:
-    return "-".join(map(str, value)) if isinstance(value, list) else f"{value:g}"
 
 
 def by_distance(train: Pictures, test: Pictures) -> np.ndarray:

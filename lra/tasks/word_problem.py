@@ -12,7 +12,7 @@ Source:
 
 import re
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -87,13 +87,10 @@ def products(group: str) -> np.ndarray:
         raise UserError(f"task.group={group}: expected a3 to a5, s3 to s5, or z2 to z{MOST}")
     if kind == "z":
         return np.add.outer(np.arange(size), np.arange(size)) % size
-    elements = np.array([p for p in permutations(range(size)) if kind == "s" or _even(p)])
+    # `permutations` yields lexicographic order. An even permutation has an even number of inversions.
+    elements = np.array(
+        [p for p in permutations(range(size)) if kind == "s" or sum(a > b for a, b in combinations(p, 2)) % 2 == 0]
+    )
     both = elements[:, elements].swapaxes(0, 1)  # both[p, q, i] = q[p[i]]
     digits = size ** np.arange(size)[::-1]  # weights that encode permutations as numbers in lexicographic order
     return np.searchsorted(elements @ digits, both @ digits)
-
-
-def _even(permutation: tuple[int, ...]) -> bool:
-    """Return True for a permutation with an even number of inversions."""
-    size = len(permutation)
-    return sum(permutation[i] > permutation[j] for i in range(size) for j in range(i + 1, size)) % 2 == 0
