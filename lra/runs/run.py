@@ -32,7 +32,7 @@ from lra.runs.loggers import Loggers, log_finished
 from lra.runs.run_folder import RunFolder, Status, prepared
 from lra.runs.sweep_time import SweepTime
 from lra.training import distributed
-from lra.training.evaluate import Predictions, Score, diagnose, evaluate, sample, stacked
+from lra.training.evaluate import Predictions, Score, diagnose, evaluate, sample
 from lra.training.optimizer import Diverged
 from lra.training.trainer import Trainer
 
@@ -193,7 +193,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
     # Not reached after a UserError: a refused run has no record.
     made = provenance.provenance(config, attempt.data_sha256, device, job.settings.precision, started)
     entries = {"status": str(attempt.status), "config": config, "provenance": attempt.conditions | made}
-    RunRecord.model_validate(job.labels | attempt.results | entries).write(folder.path)
+    record.write(folder.path, RunRecord.model_validate(job.labels | attempt.results | entries).values())
     if paused is not None:
         raise paused
     if attempt.status == Status.FINISHED:  # after the record is written, so that a kill loses nothing
@@ -258,7 +258,9 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
         groups, baseline_predictions = builder.groups(task.test), builder.baseline_predictions(task)
         entries["diagnostics"] = diagnose(groups, predictions.classes, labels, baseline_predictions)
         if distributed.is_main():
-            write_array(job.folder / PREDICTIONS, stacked(predictions.classes, labels))
+            both = np.stack([predictions.classes, labels])  # [2, n]
+            # The smallest integer type that fits: thousands of kept runs share one file.
+            write_array(job.folder / PREDICTIONS, both.astype(np.min_scalar_type(both.max())))
     split, rule, chosen = ("validation", "best", trainer.best) if job.search else ("test", selection, test[selection])
     score = f"{split} {task.metric} {chosen[task.metric]:.2f} ({rule}, step {chosen['step']})"
     if task.best_baseline is not None and not job.search:
