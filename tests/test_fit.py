@@ -110,7 +110,7 @@ def test_progress_is_so_many_fewer_wrong_answers_than_at_the_last_progress() -> 
     in_time = ended(*slow, patience=4, progress=0.1)  # 38 has a tenth fewer than 30
     assert (in_time.why, in_time.progress) == ("steps", {"step": 30, "wrong": 62})
     assert ended(*(100,) * 6, patience=3, progress=0.2).why == "no progress"  # nothing is less than none
-    with pytest.raises(UserError, match="progress=0.2: expected patience, too, a number of evaluations"):
+    with pytest.raises(UserError, match="progress=0.2: patience=null"):
         small_recipe(progress=0.2)
 
 

@@ -183,16 +183,7 @@ class RunRecord(_Part):
     def read(cls, path: Path) -> Self:
         """Read `record.json`. Raises UserError."""
         with readable(path):
-            return cls.parse(read_json(path))
-
-    @classmethod
-    def parse(cls, values: dict[str, Any]) -> Self:
-        """Check a signed JSON object and return it as a record. Raises ValueError if it is invalid."""
-        return cls.model_validate(unsigned(values))
-
-    def write(self, folder: Path) -> None:
-        """Write `record.json` into `folder`."""
-        write(folder, self.values())
+            return cls.model_validate(unsigned(read_json(path)))
 
     def values(self) -> dict[str, Any]:
         """Return the fields that were set explicitly, as JSON values."""
@@ -294,10 +285,6 @@ class Sweep(BaseModel):
         """Read `sweep.json`; a missing file gives an empty sweep. Raises UserError if it is damaged."""
         with readable(path):
             return cls.model_validate(read_json(path)) if path.exists() else cls()
-
-    def write(self, path: Path) -> None:
-        """Write `sweep.json`."""
-        write_json(path, self.model_dump())
 
     def merged(self, later: "Sweep", place: Path = Path()) -> "Sweep":
         """Return a sweep with the cells of this sweep and of `later`.

@@ -27,7 +27,7 @@ from lra.config.settings import Seed
 from lra.config.values import check_value
 from lra.core.console import plural, say
 from lra.core.errors import UserError
-from lra.core.files import digest, explained, hold
+from lra.core.files import digest, explained, hold, write_json
 from lra.datasets.task import DataConfig
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
@@ -295,6 +295,8 @@ def declare(plan: Plan) -> None:
     try:
         plan.out.mkdir(parents=True, exist_ok=True)
         with hold(plan.out / SWEEP_LOCK, LOCK_PATIENCE_SECONDS):
-            Sweep.read(path).merged(Sweep(cells=[row.declared for row in plan.rows])).write(path)
+            # Under the lock the file is read, merged and written, so that no cells of another sweep are lost.
+            whole = Sweep.read(path).merged(Sweep(cells=[row.declared for row in plan.rows]))
+            write_json(path, whole.model_dump())
     except OSError as error:
         raise explained(error, plan.out, written=False) from error

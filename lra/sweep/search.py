@@ -52,7 +52,8 @@ def best_settings(runs: list[Run], overrides: Iterable[str]) -> list[dict[str, A
         overrides: command line of the search.
 
     Returns:
-        Dictionaries with the keys of `SYSTEM`, `settings`, `validation` (mean objective) and `n` (number of runs).
+        Dictionaries with the keys `settings`, `validation` (mean objective), `n` (number of runs), and those in
+        `SYSTEM`.
     """
     values: dict[str, set[str]] = {}
     for key in {key for run in runs for key in run.record.settings}:

@@ -150,7 +150,7 @@ class Trainer:
         Raises:
             Paused: on all ranks, if one of them is asked to stop; the state is saved.
             Diverged: a loss or gradient is not finite; weights and optimiser are those before that step. It is
-                raised one step later on an accelerator, where losses are read late.
+                raised up to one step later on an accelerator, where losses are read late.
         """
         say(f"{self.output.title}: {self.recipe.rate_in_words()}")
         if self.resumes:
