@@ -33,11 +33,8 @@ STARTED = time.monotonic()  # start of the command, from which time limits count
 class Paused(BaseException):
     """Raised when a run stops before its end; rerunning the command resumes it.
 
-    Like KeyboardInterrupt it is not an Exception, so that `except Exception` does not treat it as a failure.
-
-    Args:
-        reason: name of the signal, or the time limit that was reached.
-        code: exit code.
+    The reason is the name of a signal or the time limit that was reached; `code` is the exit code. Like
+    KeyboardInterrupt it is not an Exception, so that `except Exception` does not treat it as a failure.
     """
 
     def __init__(self, reason: str, code: int = PAUSED) -> None:
