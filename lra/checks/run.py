@@ -125,7 +125,7 @@ def check_before_run(mixer: Mixer, *, masked: bool, device: str) -> list[str]:
         claim = result.check.claim
         if result.crashed:
             _check_computes(mixer, masked, device)
-            more = f", and {plural(len(checks) - number, 'check')} more" if number < len(checks) else ""
+            more = f"; {plural(len(checks) - number, 'further check')} did not run" if number < len(checks) else ""
             say(f"{name}: not checked whether {claim}{more}: {result.evidence}")
         elif result.verdict == "failed":
             raise UserError(f"{name} fails a check: {claim} ({result.case}: {result.evidence}); see lra-check")

@@ -6,9 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lra.bench.settings import BenchSettings
 from lra.cli.command import command
@@ -52,7 +51,7 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
 
     started = provenance.now()
     device = device_of(settings.device)
-    compared = subjects.subjects_of(settings, _again)
+    compared = subjects.subjects_of(settings)
     torch.set_num_threads(settings.threads)
     reproducible()
     keep_memory()  # before the first product, as in a run
@@ -69,15 +68,6 @@ def measure(settings: BenchSettings) -> dict[str, Any]:
     if device == "cpu":
         where["products"] = library
     return {"config": config, **measured, "provenance": where}
-
-
-def _again(*words: str) -> BenchSettings:
-    """Return the settings of this command composed with additional overrides."""
-    hydra = HydraConfig.get()
-    # The loader of this command also knows --config-dir, unlike a new composition.
-    loader = GlobalHydra.instance().config_loader()
-    cfg = loader.load_sweep_config(OmegaConf.create({"hydra": hydra}), [*hydra.overrides.task, *words])
-    return configure.part(BenchSettings, cfg)
 
 
 main = command("bench", job)

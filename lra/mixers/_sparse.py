@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 from lra.mixers._softmax import Scale, info_of, scale_of, weigh
 from lra.mixers.base import Attention, MixerConfig
 from lra.ops.dropout import Dropout
+from lra.ops.scan import in_chunks
 
 MAX_WIDTH = 128  # maximum block width for a window; wider blocks would gather more keys that are then masked
 
@@ -177,7 +178,7 @@ class PatternAttention(Attention, abstract=True):
         seen = [visible(part, by_block, keys, self.causal) for part, keys in zip(parts, readable, strict=True)]
         outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in seen))
         mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)  # [B or 1, 1 or H, N, b, m]
-        by_query, by_key, by_value = (pad(x, (0, 0, 0, missing)).unflatten(2, (blocks, width)) for x in (q, k, v))
+        by_query, by_key, by_value = in_chunks(width, q, k, v)  # [B, H, N, b, Dh]
         keys, values = (  # [B, H, N, m, Dh], so that one softmax is over the keys of all parts
             torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (by_key, by_value)
         )

@@ -43,7 +43,7 @@ class Based(KernelAttention):
     def taylor(self, x: Tensor) -> Tensor:
         """Return the features phi(x) [..., 1 + d + d (d + 1) / 2] of x [..., d]."""
         x = x * self.width**-0.25  # so that q' . k' = q . k / sqrt(d)
-        # Columns m <= n of each product, [d (d + 1) / 2]
+        # Columns m and n, m <= n, of each product x'_m x'_n; both [d (d + 1) / 2].
         first, second = torch.triu_indices(self.width, self.width, device=x.device)
         # x' ⊗ x' / √2 has each square once, with factor √½, and each product x'_m x'_n of two columns twice. Here these
         # products are taken once, with factor √½ √2 = 1.

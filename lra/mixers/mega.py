@@ -12,12 +12,13 @@ from dataclasses import replace
 import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
-from torch.nn.functional import pad, silu
+from torch.nn.functional import silu
 
 from lra.mixers import Mixer, MixerConfig, MixerInfo, without_padding
 from lra.ops.convolution import convolve_both, convolve_modes, mode_kernel
 from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Dropout
+from lra.ops.scan import in_chunks
 
 
 class Mega(Mixer):
@@ -112,10 +113,8 @@ class Mega(Mixer):
         """
         length, size = q.shape[1], q.shape[1] if self.chunk is None else self.chunk
         real = torch.ones_like(q[..., 0], dtype=torch.bool) if key_mask is None else key_mask
-        q, k, v, real = (
-            pad(part, (0, 0, 0, -length % size)).unflatten(1, (-1, size)).unsqueeze(1)
-            for part in (q, k, v, real.unsqueeze(-1))
-        )  # [B, 1, chunks, size, .]
+        chunks = in_chunks(size, q, k, v, real.unsqueeze(-1))
+        q, k, v, real = (part.unsqueeze(1) for part in chunks)  # [B, 1, chunks, size, .]
         position = torch.arange(size, device=q.device)
         distance = position.unsqueeze(-1) - position  # i - j [size, size]
         scores = q @ k.mT * self.width**-0.5 + self.bias[distance + self.reach - 1]  # [B, 1, chunks, size, size]

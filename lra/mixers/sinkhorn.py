@@ -13,10 +13,11 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from lra.mixers import Attention, MixerConfig, MixerInfo
+from lra.mixers import Attention, MixerConfig, MixerInfo, without_padding
 from lra.mixers._softmax import Scale, info_of, scale_of, weigh
 from lra.ops.device import at_least_float32, full_precision
 from lra.ops.dropout import Gumbel
+from lra.ops.scan import in_chunks
 
 LINEAR_FROM = 32  # minimum b for `linear_memory`: for smaller b, N^2 dominates at Long Range Arena's lengths
 
@@ -71,9 +72,9 @@ class Sinkhorn(Attention):
         if key_mask is None:
             key_mask = torch.ones(len(q), length, dtype=torch.bool, device=q.device)
         else:  # zeros, so that padding adds nothing to the sum of its block or to sorted blocks
-            k, v = (x.masked_fill(~key_mask[:, None, :, None], 0) for x in (k, v))
+            k, v = (without_padding(x, key_mask) for x in (k, v))
         fill = -length % self.block
-        q, k, v = (pad(x, (0, 0, 0, fill)).unflatten(2, (-1, self.block)) for x in (q, k, v))  # [B, H, N, b, Dh]
+        q, k, v = in_chunks(self.block, q, k, v)  # [B, H, N, b, Dh]
         real = pad(key_mask, (0, fill)).unflatten(1, (-1, self.block))[:, None]  # [B, 1, N, b]
 
         order = self.permutation(k, real)

@@ -7,8 +7,9 @@ E is the mean over the noise:
 RKS  phi(x) = [cos(x' Omega), sin(x' Omega)] / sqrt(m), and a constant s:  E K = E cos(omega . (q' - k')) + s^2
 PRF  phi(x) = exp(x' Omega - |x'|^2) / sqrt(m):  E K = exp(-|q' - k'|^2 / 2) for omega ~ N(0, I)
 
-The memory is O(L H M) for M features: M is 4 m + 1 (GMM-RKS), 2 m + 1 (other RKS) or m (PRF). FastFood has m = Dh, or
-the next power of two. An RKS kernel may be negative; s keeps most sums of weights positive.
+GMM-RKS has 2 m frequencies, still divided by sqrt(m), so its E cos counts twice. The memory is O(L H M) for M features:
+M is 4 m + 1 (GMM-RKS), 2 m + 1 (other RKS) or m (PRF). FastFood has m = Dh, or the next power of two. An RKS kernel may
+be negative; s keeps most sums of weights positive.
 
 Common options: `samples` is m, `smoothing` is s, `redraw_every` is the number of training steps between two draws of
 noise, and `eps` is added to the denominator.

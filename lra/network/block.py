@@ -6,7 +6,7 @@ Legend: B documents, N positions (including the CLS, if there is one), D width.
 import torch
 from torch import Tensor, nn
 
-from lra.mixers.base import Mixer
+from lra.mixers.base import Mixer, without_padding
 from lra.network.architecture import Architecture
 from lra.network.layers import FeedForward, make_norm, normed
 from lra.ops.convolution import short_convolution
@@ -88,6 +88,5 @@ class ShortConvolution(nn.Module):
 
     def forward(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """Return the convolution [B, N, D] of x [B, N, D]; key_mask [B, N] is True at real positions."""
-        if key_mask is not None:
-            x = x.masked_fill(~key_mask.unsqueeze(-1), 0)
+        x = without_padding(x, key_mask)
         return short_convolution(x, self.taps.to(x.dtype), self.later) + self.bias.to(x.dtype)

@@ -49,28 +49,28 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, packed: Packed | None = None) -> Tensor:
         """Return the embeddings of tokens [B, L]: [B, L, D], [B, 1 + L, D] with a CLS, or rows [R, D] if packed."""
-        if packed is not None:
-            return self.dropout(self.norm(self._packed(tokens, packed)), packed)
-        x = self.tokens(tokens)  # [B, L, D]
-        if self.cls_position:
-            x = self._prepend_cls(x)
-        if self.positions is not None:
-            x = x + self.positions[: x.shape[1]]
-        if self.cls is not None and not self.cls_position:
-            x = self._prepend_cls(x)
-        return self.dropout(self.norm(x))
-
-    def _packed(self, tokens: Tensor, packed: Packed) -> Tensor:
-        has_cls, position = self.cls is not None, packed.position.unsqueeze(1)  # position [R, 1]
+        has_cls = self.cls is not None
+        if packed is None:
+            x = self.tokens(tokens)  # [B, L, D]
+            if self.cls_position:
+                x = self._prepend_cls(x)
+            if self.positions is not None:
+                x = x + self.positions[: x.shape[1]]
+            if has_cls and not self.cls_position:
+                x = self._prepend_cls(x)
+            return self.dropout(self.norm(x))
+        is_cls = packed.position.unsqueeze(1) == 0  # [R, 1]; position 0 is the CLS if there is one
         # [R, D]; the pad token in front reserves the row of the CLS.
         x = self.tokens(packed.unpad(pad(tokens, (int(has_cls), 0))))
         if self.cls_position:
-            x = torch.where(position == 0, self.cls, x)
+            x = torch.where(is_cls, self.cls, x)
         if self.positions is not None:
             # If the CLS has no position vector, the first token has that of position 0.
             shift = int(has_cls and not self.cls_position)
             x = x + embedding((packed.position - shift).clamp(0, len(self.positions) - 1), self.positions)
-        return torch.where(position == 0, self.cls, x) if has_cls and not self.cls_position else x
+        if has_cls and not self.cls_position:
+            x = torch.where(is_cls, self.cls, x)
+        return self.dropout(self.norm(x), packed)
 
     def _prepend_cls(self, x: Tensor) -> Tensor:
         assert self.cls is not None

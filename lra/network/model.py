@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from lra.core.errors import UserError
 from lra.datasets.task import OF_INPUTS, PADDING, TaskSpec
-from lra.mixers.base import Attention, Mixer, MixerConfig
+from lra.mixers.base import Attention, Mixer, MixerConfig, without_padding
 from lra.network.architecture import GROUPS, Architecture, Group, belongs
 from lra.network.block import Block
 from lra.network.embedding import Embedding
@@ -92,8 +92,7 @@ class Model(nn.Module):
         if self.masks_padding and packed is None:  # the mask of a packed batch is `packed.mask`
             mask = pad(tokens != PADDING, (int(self.cls), 0), value=True)  # [B P, N], True at the CLS and real tokens
         x = self.embedding(tokens, packed)  # [B P, N, D], or packed rows [R, D]
-        if mask is not None:  # mixers expect finite numbers at padding
-            x = x.masked_fill(~mask.unsqueeze(-1), 0)
+        x = without_padding(x, mask)  # mixers expect finite numbers at padding
         for block in self.blocks[:-1]:
             x = block(x, mask, None, packed)
         # If the head reads only position 0, the last block need not compute the other positions.

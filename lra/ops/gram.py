@@ -163,5 +163,5 @@ class ProductByHead(torch.autograd.Function):
 
 
 def few_rows_first(a: Tensor, b: Tensor) -> Tensor:
-    """Return a [M, K] @ b [K, N]; if M > N as (b^T a^T)^T, which is up to twice as fast."""
+    """Return a [M, K] @ b [K, N], computed as (b^T a^T)^T if M > N, which is up to twice as fast."""
     return (b.T @ a.T).T if len(a) > b.shape[1] else a @ b
