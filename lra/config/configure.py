@@ -27,11 +27,7 @@ FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
-    """Return a configuration without the node `hydra` as plain values, with interpolations resolved.
-
-    Raises:
-        UserError: if a value is missing or cannot be resolved; the message names its key.
-    """
+    """Return a configuration as plain values, without the node `hydra`. Raises UserError for an unresolved value."""
     try:
         values: dict[str, Any] = {}
         for key in (key for key in cfg if key != "hydra"):

@@ -26,18 +26,12 @@ LABELS = "labels/"  # prefix of the names of labels in predictions.npz
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a results folder.
+    """A run of a results folder."""
 
-    Args:
-        name: path of the run's folder relative to the results folder.
-        metrics: lines of `metrics.jsonl`, one per evaluation in the order of training.
-        predictions: predicted classes and labels [2, n] of the test split, if kept.
-    """
-
-    name: str
+    name: str  # path of the run's folder relative to the results folder
     record: RunRecord
-    metrics: list[dict[str, Any]] = field(default_factory=list)
-    predictions: np.ndarray | None = None
+    metrics: list[dict[str, Any]] = field(default_factory=list)  # lines of `metrics.jsonl`, one per evaluation
+    predictions: np.ndarray | None = None  # predicted classes and labels [2, n] of the test split, if kept
 
     @property
     def cell(self) -> Path:

@@ -39,21 +39,14 @@ from lra.training.trainer import Trainer
 
 @dataclass
 class Attempt:
-    """State of one attempt to train a run, from which its record is written.
-
-    Attributes:
-        status: status of the run; None while it trains.
-        conditions: backend of the recurrence and library of matrix products.
-        data_sha256: digest of the data; None until they are prepared.
-        results: entries of the record so far.
-    """
+    """State of one attempt to train a run, from which its record is written."""
 
     loggers: Loggers
-    status: Status | None = None
-    conditions: dict[str, Any] = field(default_factory=dict)
-    data_sha256: str | None = None
-    results: dict[str, Any] = field(default_factory=dict)
-    released: bool = False
+    status: Status | None = None  # None while the run trains
+    conditions: dict[str, Any] = field(default_factory=dict)  # backend of the recurrence, library of matrix products
+    data_sha256: str | None = None  # None until the data are prepared
+    results: dict[str, Any] = field(default_factory=dict)  # entries of the record so far
+    released: bool = False  # True once the other ranks have been told to train or to leave
 
     def release(self, to_train: bool) -> None:
         """Let the other ranks train or leave; they wait in `_attempt`. Only the first call on rank 0 has an effect."""
@@ -71,7 +64,7 @@ def run(job: Job) -> Status:
     Raises:
         UserError: a mistake in the configuration or the data.
         Locked: another process trains the run.
-        Paused: a signal or a time limit stopped the run; its state is saved.
+        Paused: a signal or a time limit stopped the run; the same command resumes it from its checkpoint, if any.
     """
     _check_ranks(job)
     settings, components, device = job.settings, job.components, device_of(job.settings.device)
