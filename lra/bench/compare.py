@@ -174,17 +174,22 @@ def page(record: Record) -> Iterator[str]:
 
 
 def figure(results: list[Record]) -> bytes:
-    """Return an SVG figure with the time (ms) and the peak memory (MB) of each subject by length."""
+    """Return an SVG figure with the time (seconds) and the peak memory (MB) of each subject by length."""
     drawing = Figure(figsize=(7, 3), layout="constrained")
     panels = drawing.subplots(1, 2)
     for title in dict.fromkeys(result["subject"] for result in results):
         rows = [row for row in results if row["subject"] == title and row["seconds"] is not None]
         lengths = [row["length"] for row in rows]
-        panels[0].plot(lengths, [1e3 * median(row["seconds"]) for row in rows], marker="o", label=title)
+        panels[0].plot(lengths, [median(row["seconds"]) for row in rows], marker="o", label=title)
         panels[1].plot(lengths, [row["peak_bytes"] / 1e6 for row in rows], marker="o")
-    for panel, name in zip(panels, ("ms", "peak MB"), strict=True):
+    lengths = sorted({result["length"] for result in results})
+    for panel, name in zip(panels, ("seconds", "peak MB"), strict=True):
         panel.set(xscale="log", yscale="log", xlabel="length", ylabel=name)
-    panels[0].legend(fontsize=6)
+        panel.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=30)
+        panel.minorticks_off()
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].legend(frameon=False, fontsize=7)
     image = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "lra"}):  # so that equal results give equal bytes
         drawing.savefig(image, format="svg", metadata={"Date": None})
