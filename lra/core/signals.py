@@ -5,7 +5,7 @@ The run finishes its current step, saves its state and ends with exit code 130 (
 or a SIGTERM later than `REPEAT_SECONDS` after the first signal, ends the process at once; the run then resumes from
 its last checkpoint.
 
-A `StopFlag` is active inside `with stop` of `lra/runs/run.py`: while blocks are compiled, in pretraining and in
+A `StopFlag` is active inside `with stop` in `lra/runs/`: while blocks are compiled, in pretraining and in
 training. While data are prepared and in the final test a signal ends the process at once; rerunning the command then
 repeats the test from the checkpoint at the end of training. A joblib worker records such a signal in `worker_flag`.
 """

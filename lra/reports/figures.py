@@ -41,10 +41,7 @@ Style = dict[str, Any]
 
 
 def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
-    """Return the figure of README.md, and a list of panels for each figure of index.html by title, all as SVG.
-
-    Figures without data are left out.
-    """
+    """Return the figure of README.md and, for each figure of index.html with data, its panels by title, all as SVG."""
     draw: dict[str, Callable[[Axes, Column, dict[str, Style]], bool]] = {
         SEEDS: _seeds,
         "Steps to the goal": _steps,

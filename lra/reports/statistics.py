@@ -31,7 +31,8 @@ def summarise(scores: Sequence[float], *, lower_is_better: bool = False) -> Summ
     mean, best = fmean(scores), ordered[-1]
     if n == 1:
         return Summary(1, mean, best=best)
-    sd, limits = stdev(scores), (1, math.inf) if lower_is_better else (0, 100)
+    sd = stdev(scores)
+    limits = (1, math.inf) if lower_is_better else (0, 100)
     # expected maximum under the empirical distribution (Dodge et al., "Show Your Work", EMNLP 2019)
     expected = sum(score * ((rank / n) ** n - ((rank - 1) / n) ** n) for rank, score in enumerate(ordered, start=1))
     return Summary(n, mean, sd, *mean_interval(mean, sd, n, *limits), best, expected)

@@ -64,7 +64,7 @@ def run(job: Job) -> Status:
     Raises:
         UserError: a mistake in the configuration or the data.
         Locked: another process trains the run.
-        Paused: a signal or a time limit stopped the run; its state is saved.
+        Paused: a signal or a time limit stopped the run; the same command resumes it from its checkpoint, if any.
     """
     _check_ranks(job)
     settings, components, device = job.settings, job.components, device_of(job.settings.device)

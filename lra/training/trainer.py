@@ -170,11 +170,11 @@ class Trainer:
                         self.save()
                     seconds = self.seconds["train"] + self.window_seconds
                     distributed.pause_all(stop.pending() or limit(self.step, seconds))
-                distributed.pause_all(stop.signalled())  # a signal may have come since the last step
             except Paused:
                 self.save()
                 raise
         self.save()  # if the test is interrupted, the training need not be repeated
+        distributed.pause_all(stop.signalled())  # a signal may have come since the last step
 
     def _is_checkpoint_due(self) -> bool:
         """Return True on all ranks if a checkpoint is due."""
