@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,16 +15,42 @@ from torch.profiler import profile, record_function
 from torch.utils.benchmark import Timer
 
 from lra.bench.settings import BenchSettings
-from lra.bench.subjects import Subject, layer_step, model_step
+from lra.bench.subjects import Subject, layer_step, model_step, subjects_of
 from lra.core.console import say
 from lra.core.files import write_atomic, write_json
 from lra.ops import products
+from lra.records import provenance
 from lra.runs.describe import counter
+from lra.runs.device import device_of, keep_memory, reproducible
 
 NAME, PAGE, FIGURE = "bench.json", "README.md", "lengths.svg"
 TITLES = {"step": "A training step", "layer": "Layers, forward and backward", "model": "Training steps of models"}
+FOLDERS = ("out", "cache", "data_dir", "workers")  # keys that do not change measurements
 Record = dict[str, Any]
 ALLOCATION, MEASURED = "[memory]", "measured step"  # names of events in a profile
+
+
+def measure(settings: BenchSettings) -> dict[str, Any]:
+    """Return the measurements of all subjects, with PyTorch set up as in a training run."""
+    started = provenance.now()
+    device = device_of(settings.device)
+    compared = subjects_of(settings)
+    torch.set_num_threads(settings.threads)
+    reproducible()
+    keep_memory()  # before the first product, as in a run
+    library = products.choose(settings.products) if device == "cpu" else "mkl"
+    with products.using(library):
+        results = list(compare(settings, compared, device))
+    measured: dict[str, Any] = {"results": results}
+    if settings.what == "step" and device == "cpu":
+        tokens = settings.train.micro_batch * results[0]["length"]
+        sizes = (tokens, settings.model.dim, settings.model.mlp_dim)
+        measured["products"] = product_rates(*sizes, settings.rounds)
+    config = {key: value for key, value in asdict(settings).items() if key not in FOLDERS}
+    where = provenance.provenance(config, None, device, settings.precision, started)
+    if device == "cpu":
+        where["products"] = library
+    return {"config": config, **measured, "provenance": where}
 
 
 def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> Iterator[Record]:
