@@ -62,7 +62,7 @@ def put(root: Path, seed: int, accuracy: float | None, **changes: Any) -> Path:
             result |= {"perplexity": accuracy, "accuracy": 10.0, "correct": 200}
         del run["files"][PREDICTIONS]
         (folder / PREDICTIONS).unlink()
-    RunRecord.model_validate(run).write(folder)
+    record.write(folder, RunRecord.model_validate(run).values())
     return folder / RECORD
 
 

@@ -29,7 +29,7 @@ def expressions(tmp_path: Path) -> tuple[ListOps, Task]:
 # ---------------------------------------------------------------- groups
 
 
-@pytest.mark.parametrize("name", ["acl_matching", "ag_news", "image", "listops", "matching", "pathfinder", "text"])
+@pytest.mark.parametrize("name", ["acl_matching", "ag_news", "image", "listops", "matching", "text"])
 def test_every_example_has_one_value_in_each_group(tmp_path: Path, name: str) -> None:
     builder = builder_of(name)
     split = stub_task(211, documents=builder.spec.documents, classes=builder.spec.classes).test

@@ -1,6 +1,8 @@
 """The training loop: schedules, early stopping, gradients in micro-batches, order, evaluation, divergence."""
 
 import math
+import os
+import signal
 import time
 from collections.abc import Iterator
 from itertools import pairwise, product
@@ -22,7 +24,7 @@ from support import (
 )
 
 from lra.core.errors import UserError
-from lra.core.signals import StopFlag
+from lra.core.signals import Paused, StopFlag
 from lra.training.batches import batches, partition_by_cost
 from lra.training.early_stopping import StoppingRule, is_better
 from lra.training.evaluate import evaluate
@@ -110,7 +112,7 @@ def test_progress_is_so_many_fewer_wrong_answers_than_at_the_last_progress() -> 
     in_time = ended(*slow, patience=4, progress=0.1)  # 38 has a tenth fewer than 30
     assert (in_time.why, in_time.progress) == ("steps", {"step": 30, "wrong": 62})
     assert ended(*(100,) * 6, patience=3, progress=0.2).why == "no progress"  # nothing is less than none
-    with pytest.raises(UserError, match="progress=0.2: expected patience, too, a number of evaluations"):
+    with pytest.raises(UserError, match="progress=0.2: patience=null"):
         small_recipe(progress=0.2)
 
 
@@ -282,6 +284,19 @@ def test_a_loss_that_is_not_finite_stops_before_the_update() -> None:
         trainer.train(StopFlag(), poison)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, seen[name], rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_signal_during_the_last_checkpoint_pauses_the_run() -> None:
+    class Signalled(Trainer):
+        def save(self) -> None:
+            super().save()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    task = stub_task()
+    trainer = Signalled(model_for(task), task, small_recipe(), seed=3, precision="fp32")
+    with StopFlag() as stop, pytest.raises(Paused, match="SIGTERM"):
+        trainer.train(stop)
+    assert trainer.step == 7
 
 
 def diverging(model: torch.nn.Module, step: int) -> None:

@@ -69,7 +69,7 @@ def build(cache: Path, log: Path, examples: int = 5) -> Task:
 def test_a_task_is_prepared_once_and_memory_mapped(tmp_path: Path) -> None:
     first, second = build(tmp_path, tmp_path / "log"), build(tmp_path, tmp_path / "log")
     assert len((tmp_path / "log").read_text().splitlines()) == 1
-    assert isinstance(second.train.tokens, np.memmap)
+    assert isinstance(second.train.tokens.base, np.memmap)
     assert (first.digest, second.best_baseline) == (second.digest, ("one", 5.0))
     np.testing.assert_array_equal(second.train.pad(np.array([4, 0]), 5), [[13, 14, 15, 0, 0], [1, 2, 3, 0, 0]])
     other = build(tmp_path, tmp_path / "log", 3)

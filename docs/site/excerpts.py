@@ -137,7 +137,7 @@ def speed() -> str:
         parts.append(f"{times[0]:.1f} to {times[-1]:.1f} ({precision})")
     cpu = " ".join(steps[0]["provenance"][key] for key in ("cpu", "cpu_model"))
     return (
-        f"On one core ({cpu}), a training step of Simple is {' or '.join(parts)} times as fast as a\n"
+        f"On one core ({cpu}), a training step of Simple is {' or '.join(parts)} times as fast as a "
         "straightforward PyTorch step ([bench](results/bench/README.md))."
     )
 

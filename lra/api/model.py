@@ -83,7 +83,11 @@ class TrainedModel:
         """
         if isinstance(examples, str):
             examples = [examples]
-        documents = [self._ids(document) for example in examples for document in self._documents(example)]
+        documents, wanted = [], self._spec.documents
+        for example in examples:
+            if wanted > 1 and (isinstance(example, str) or len(example) != wanted):
+                raise UserError(f"{example!r:.80}: expected {wanted} documents in each example of {self._spec.name}")
+            documents += [self._ids(document) for document in ([example] if wanted == 1 else example)]  # type: ignore
         if not documents:
             return []
         count = len(documents) // self._spec.documents
@@ -105,14 +109,6 @@ class TrainedModel:
         by_name = [dict(zip(self.classes, row, strict=True)) for row in probabilities.tolist()]
         labels = [self.classes[best] for best in probabilities.argmax(axis=1)]
         return [Prediction(label, named[label], named) for label, named in zip(labels, by_name, strict=True)]
-
-    def _documents(self, example: Example) -> Sequence[Document]:
-        wanted = self._spec.documents
-        if wanted == 1:
-            return [example]  # type: ignore[list-item]
-        if isinstance(example, str) or len(example) != wanted:
-            raise UserError(f"{example!r:.80}: expected {wanted} documents in each example of {self._spec.name}")
-        return example  # type: ignore[return-value]
 
     def _ids(self, document: Document) -> np.ndarray:
         """Return the token ids [L] uint16 of a document. Raises UserError if they do not fit the task."""

@@ -6,6 +6,9 @@ from itertools import count
 
 import numpy as np
 import torch
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
 
 from lra.bench.settings import BenchSettings
 from lra.bench.straightforward import Straightforward, expect, straightforward_attention, update
@@ -22,8 +25,6 @@ from lra.training.optimizer import update as update_weights
 from lra.training.trainer import compute_gradient
 
 STRAIGHTFORWARD = "straightforward"
-Again = Callable[..., BenchSettings]
-"""Function that returns the settings of this command composed with additional overrides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +46,21 @@ class Step:
     tokens: int
 
 
-def subjects_of(settings: BenchSettings, again: Again) -> list[Subject]:
+def subjects_of(settings: BenchSettings) -> list[Subject]:
     """Return the subjects of `[straightforward:]NAME key=value ...`; for `what=step`, straightforward and lra."""
     if settings.what == "step":
         return [Subject(title=title, plain=title != "lra", settings=settings) for title in (STRAIGHTFORWARD, "lra")]
-    named = []
+    hydra, named = HydraConfig.get(), []
+    # The loader of this command also knows --config-dir, unlike a new composition.
+    loader = GlobalHydra.instance().config_loader()
     for title in settings.subjects:
         first, *overrides = title.split() or [""]
         kind, _, name = first.rpartition(":")
         if kind not in ("", STRAIGHTFORWARD):
             raise UserError(f"subjects: {title!r}: expected an attention, or {STRAIGHTFORWARD}:simple or :softmax")
-        named.append(Subject(title=title, plain=bool(kind), settings=again(f"attention={name}", *overrides)))
+        words = [*hydra.overrides.task, f"attention={name}", *overrides]
+        composed = configure.part(BenchSettings, loader.load_sweep_config(OmegaConf.create({"hydra": hydra}), words))
+        named.append(Subject(title=title, plain=bool(kind), settings=composed))
     return named
 
 

@@ -23,17 +23,13 @@ ROUNDING = ("train.micro_batch", "train.eval_batch")  # keys that change results
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: the runs of one system on one task, which differ in their seed.
-
-    Attributes:
-        settings: values of further keys that the command line sets or a sweep varies.
-    """
+    """A cell of a table: the runs of one system on one task, which differ in their seed."""
 
     task: str
     protocol: str
     attention: str
     variant: str
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # values of further keys that the command line sets or a sweep varies
 
     @property
     def folder(self) -> Path:

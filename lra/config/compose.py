@@ -169,19 +169,20 @@ def tables() -> dict[str, dict[str, Any]]:
 
 def compose(config_name: str, *overrides: str) -> DictConfig:
     """Return the composed configuration of a command line, including the node `hydra`."""
-    set_up()
     refuse_our_names()
-    with _apart(), hydra.initialize_config_dir(version_base=HYDRA_VERSION, config_dir=str(conf_dir())):
+    with _apart():
         return hydra.compose(config_name, overrides=list(overrides), return_hydra_config=True)
 
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """Context manager that removes the running Hydra application, if any, and restores it at the end."""
+    """Context manager in which Hydra composes from conf/, apart from a running Hydra application, if there is one."""
+    set_up()
     application = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
+    GlobalHydra.instance().clear()  # Hydra refuses a second application in a process
     try:
-        yield
+        with hydra.initialize_config_dir(version_base=HYDRA_VERSION, config_dir=str(conf_dir())):
+            yield
     finally:
         GlobalHydra.instance().hydra = application
 
@@ -203,8 +204,7 @@ def hydra_options(group: str) -> list[str]:
     """Return the options of `hydra/sweeper` or `hydra/launcher`, including those of plugins; empty for other groups."""
     if group not in ("hydra/sweeper", "hydra/launcher"):
         return []
-    set_up()
-    with _apart(), hydra.initialize_config_dir(version_base=HYDRA_VERSION, config_dir=str(conf_dir())):
+    with _apart():
         return GlobalHydra.instance().config_loader().get_group_options(group)
 
 

@@ -27,11 +27,7 @@ FULL_ERROR = "HYDRA_FULL_ERROR=1 shows the traceback"
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
-    """Return a configuration without the node `hydra` as plain values, with interpolations resolved.
-
-    Raises:
-        UserError: if a value is missing or cannot be resolved; the message names its key.
-    """
+    """Return a configuration as plain values, without the node `hydra`. Raises UserError for an unresolved value."""
     try:
         values: dict[str, Any] = {}
         for key in (key for key in cfg if key != "hydra"):
@@ -81,31 +77,25 @@ def build(node: dict[str, Any], where: str, supplied: int = 0, kind: type | None
         raise UserError(f"{where}._partial_={node['_partial_']}: expected true")
     name = f"{where}._target_={node['_target_']}"
     add_working_folder_to_path()
+    module_name, _, attribute = node["_target_"].rpartition(".")
     with blamed(name, node):
-        target = _located(node["_target_"], name)
+        try:
+            module = import_module(module_name or attribute)
+        except ModuleNotFoundError as error:
+            if not f"{node['_target_']}.".startswith(f"{error.name}."):
+                raise  # the module exists, but a module that it imports does not
+            raise UserError(
+                f"{name}: there is no module {error.name!r}; is it in this folder, or in PYTHONPATH?"
+            ) from None
+    if not hasattr(module, attribute):
+        raise UserError(f"{name}: {module_name} has no {attribute!r}")
+    target = getattr(module, attribute)
     if not isclass(target) or (kind is not None and not issubclass(target, kind)):
         raise UserError(f"{name}: expected a class{f' derived from {kind.__module__}.{kind.__name__}' if kind else ''}")
     chosen = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
     # Check the options here, before any data are read: the TypeError of a later call would name no key.
     check(target, chosen, f"{where}.", supplied)
     return partial(target, **chosen)
-
-
-def _located(dotted_name: str, where: str) -> Any:
-    """Import MODULE and return its attribute NAME, given MODULE.NAME."""
-    module_name, _, name = dotted_name.rpartition(".")
-    try:
-        module = import_module(module_name or name)
-    except ModuleNotFoundError as error:
-        # The missing module may be the named one, one of its packages, or one that the user's module imports.
-        if not f"{dotted_name}.".startswith(f"{error.name}."):
-            raise  # the module exists, but a module that it imports does not
-        raise UserError(
-            f"{where}: there is no module {error.name!r}; is it in this folder, or in PYTHONPATH?"
-        ) from None
-    if not hasattr(module, name):
-        raise UserError(f"{where}: {module_name} has no {name!r}")
-    return getattr(module, name)
 
 
 def add_working_folder_to_path() -> None:

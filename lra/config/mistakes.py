@@ -26,13 +26,7 @@ def is_mistake(error: BaseException) -> bool:
 
 
 def explain(error: Exception, config_name: str, overrides: Iterable[str]) -> str:
-    """Return a one-line message for an error for which `is_mistake` is True.
-
-    Args:
-        error: error raised by the composition of the configuration.
-        config_name: name of the configuration.
-        overrides: overrides of the command line.
-    """
+    """Return a one-line message for an error of a composition for which `is_mistake` is True."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, yaml.MarkedYAMLError):

@@ -24,8 +24,7 @@ Path = tuple[str, ...]
 def parsed(kind: type[Kind], values: Mapping[str, Any], where: str = "") -> Kind:
     """Return an instance of the pydantic dataclass `kind`, with nested dataclasses, from plain values.
 
-    Raises:
-        UserError: if a value is invalid; the message names its key, prefixed by `where`.
+    A UserError for an invalid value names its key, prefixed by `where`.
     """
     adapter = TypeAdapter(kind)
     # Strict pydantic converts a dictionary to a nested dataclass only when it validates JSON.

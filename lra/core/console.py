@@ -44,10 +44,7 @@ def span(seconds: float) -> str:
 class Bar:
     """Context manager that shows progress: a bar in a terminal, elsewhere a line every 10 seconds.
 
-    Args:
-        title: text before the bar, cut if it is too long.
-        total: number of units of work.
-        done: number of units that an earlier process finished.
+    An earlier process may have finished `done` of the `total` units of work.
     """
 
     def __init__(self, title: str, total: int, done: int = 0) -> None:
@@ -98,9 +95,7 @@ class Bar:
 class ProgressBar(ExitStack):
     """Callable progress bar: each call passes (done, total), so the total need not be known in advance.
 
-    Args:
-        title: text before the bar.
-        announced: message to print at the first call.
+    The message `announced` is printed at the first call.
     """
 
     def __init__(self, title: str, announced: str = "") -> None:

@@ -22,12 +22,8 @@ def conf_dir() -> Path:
 
 
 def expanded(path: str, key: str) -> Path:
-    """Return `path`, the value of `key`, with `~` expanded.
-
-    Raises:
-        UserError: if the user has no home directory, as in some containers.
-    """
+    """Return `path`, the value of `key`, with `~` expanded. Raises UserError if the user has no home directory."""
     try:
         return Path(path).expanduser()
-    except RuntimeError:
+    except RuntimeError:  # as in some containers
         raise UserError(f"{key}={path}: this user has no home directory; write the folder without ~") from None

@@ -5,7 +5,7 @@ The run finishes its current step, saves its state and ends with exit code 130 (
 or a SIGTERM later than `REPEAT_SECONDS` after the first signal, ends the process at once; the run then resumes from
 its last checkpoint.
 
-A `StopFlag` is active inside `with stop` of `lra/runs/run.py`: while blocks are compiled, in pretraining and in
+A `StopFlag` is active inside `with stop` in `lra/runs/`: while blocks are compiled, in pretraining and in
 training. While data are prepared and in the final test a signal ends the process at once; rerunning the command then
 repeats the test from the checkpoint at the end of training. A joblib worker records such a signal in `worker_flag`.
 """
@@ -33,11 +33,8 @@ STARTED = time.monotonic()  # start of the command, from which time limits count
 class Paused(BaseException):
     """Raised when a run stops before its end; rerunning the command resumes it.
 
-    Like KeyboardInterrupt it is not an Exception, so that `except Exception` does not treat it as a failure.
-
-    Args:
-        reason: name of the signal, or the time limit that was reached.
-        code: exit code.
+    The reason is the name of a signal or the time limit that was reached; `code` is the exit code. Like
+    KeyboardInterrupt it is not an Exception, so that `except Exception` does not treat it as a failure.
     """
 
     def __init__(self, reason: str, code: int = PAUSED) -> None:

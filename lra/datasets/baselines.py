@@ -99,7 +99,7 @@ class Overlap:
         cosines = []
         for block in _blocks(len(examples), COSINE_PAIRS):
             bags, rows = self._counts(split, examples[block])
-            # Sublinear term frequency 1 + log(count), in place: `bags` is sparse and has no zeros.
+            # Sublinear term frequency 1 + log(count), in place; `bags.data` holds only the counts above 0.
             np.log(bags.data, out=bags.data)
             bags.data += 1
             bags = normalize(bags.multiply(self._rarity).tocsr())  # [m, buckets], each row of length 1

@@ -199,7 +199,8 @@ def splits_of(folder: Path, spec: TaskSpec) -> Splits:
     arrays: dict[str, dict[str, np.ndarray]] = {}
     for path in folder.glob(f"*{ARRAY}"):
         split, name = path.stem.split(".")
-        arrays.setdefault(split, {})[name] = np.load(path, mmap_mode="r")
+        # A plain array on the same memory, because indexing a memmap is slower.
+        arrays.setdefault(split, {})[name] = np.asarray(np.load(path, mmap_mode="r"))
     splits = {name: _split(name, arrays[name], spec) for name in arrays}
     return {"val": splits["test"], **splits}
 

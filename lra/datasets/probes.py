@@ -11,9 +11,10 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from lra.core import streams
 from lra.core.errors import UserError
@@ -28,6 +29,7 @@ VERSION = 1
 BLOCK = 1_024  # number of examples in a block
 TABLE = len(SPLITS)  # index in the random stream "data" of draws that all splits share; the splits use 0, 1 and 2
 
+Even = Annotated[int, Field(gt=0, multiple_of=2)]
 Examples = tuple[np.ndarray, np.ndarray]
 """Tokens [n, L] and answers [n, L]; positions with a negative answer are not scored."""
 
@@ -147,7 +149,7 @@ class Probe(Generated):
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
         """Return the indices of a split's predictions, grouped by the scored position."""
-        return {"position": by_size(np.asarray(split.positions))}
+        return {"position": by_size(split.positions)}
 
 
 def grid(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
@@ -155,5 +157,5 @@ def grid(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
 
     All examples must have the same length.
     """
-    tokens = np.asarray(split.tokens).reshape(len(split), -1)
+    tokens = split.tokens.reshape(len(split), -1)
     return tokens, np.repeat(np.arange(len(split)), split.counts(np.arange(len(split))))

@@ -82,8 +82,8 @@ def json_rows(path: Path, /, **fields: type) -> Iterator[tuple[str, dict[str, An
         except ValueError as error:
             reason = str(error).partition(";")[0]  # the text after `;` is advice to programmers
             raise UserError(f"{place}: not JSON: {reason}; expected one object a line, or one array") from None
-        items = enumerate(value, start=1) if array else ()
-        for where, row in ((f"{path}: item {number}", item) for number, item in items) if array else [(place, value)]:
+        rows = ((f"{path}: item {n}", item) for n, item in enumerate(value, start=1)) if array else [(place, value)]
+        for where, row in rows:
             if not isinstance(row, dict):
                 raise UserError(f"{where}: {row!r:.80}, expected an object with {', '.join(fields) or 'fields'}")
             for name, kind in fields.items():

@@ -4,7 +4,6 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +46,7 @@ class Rows(Dataset[Row]):
 
     def __init__(self, folder: Path, name: str, spec: TaskSpec) -> None:
         self.folder, self.name, self.spec = folder, name, spec
-        split = splits_of(folder, spec)[name]
-        arrays = {key: np.asarray(value) for key, value in vars(split).items() if isinstance(value, np.memmap)}
-        self.split = replace(split, **arrays)  # plain arrays on the same memory, because indexing a memmap is slower
+        self.split = splits_of(folder, spec)[name]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Rows, (self.folder, self.name, self.spec)

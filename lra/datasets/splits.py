@@ -82,9 +82,8 @@ class PositionLabels(Split):
         return rows * length + self.positions[self.predictions(examples)]
 
     def label_keys(self) -> list[bytes]:
-        positions, labels = np.asarray(self.positions), np.asarray(self.labels)
         cuts = zip(self.ends[:-1].tolist(), self.ends[1:].tolist(), strict=True)
-        return [positions[start:stop].tobytes() + labels[start:stop].tobytes() for start, stop in cuts]
+        return [self.positions[start:stop].tobytes() + self.labels[start:stop].tobytes() for start, stop in cuts]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,8 +101,7 @@ class Split:
 
     def stored(self, rows: Iterable[int]) -> Iterator[np.ndarray]:
         """Yield the stored numbers [L], without `shift`, of each of the stored documents with the indices `rows`."""
-        tokens, offsets = np.asarray(self.tokens), np.asarray(self.offsets)  # indexing a memmap is slower
-        return (tokens[offsets[row] : offsets[row + 1]] for row in rows)
+        return (self.tokens[self.offsets[row] : self.offsets[row + 1]] for row in rows)
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:
         """Return the lengths [len(examples), P] of the documents of these examples."""

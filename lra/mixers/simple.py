@@ -93,7 +93,8 @@ class Simple(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         if key_mask is not None:
-            k = k * key_mask[:, None, :, None]  # after the projection, whose bias makes padded keys nonzero
+            # Mask after the projection, whose bias makes padded keys nonzero. A key of zero removes its value, too.
+            k = k * key_mask[:, None, :, None]
         factor = self._factor(k.shape[-2], key_mask, k.dtype)
         if self.causal:
             return self._drop_output(causal_product(q, k, v) * factor)
@@ -155,8 +156,9 @@ class Simple(Attention):
     def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """Return K^T V times the scale [B, H, Dh, Dh].
 
-        One product per head serves all documents, so that no weight is copied. With x_j = m + d_j, where m is the mean
-        of the n real positions, K^T V is W_k (sum_j d_j d_j^T) W_v^T + n (W_k m + b_k) (W_v m + b_v)^T.
+        `Moments` leaves out padded positions. One product per head serves all documents, so that no weight is copied.
+        With x_j = m + d_j, where m is the mean of the n real positions, K^T V is W_k (sum_j d_j d_j^T) W_v^T + n (W_k m
+        + b_k) (W_v m + b_v)^T.
         """
         mean, spread = Moments.apply(x, key_mask)  # [B, D], [B, D, D]
         products = product(self.key.weight, spread.flatten(0, 1).T, x.dtype)  # [H Dh, B D]

@@ -203,7 +203,7 @@ def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
     by_lag = pad(factors[:, :SHORT], (0, 0, 0, 0, SHORT - 1, 0))[:, lags]  # [N, from, to, 2, 2]
     inside, from_state, states = [], [], []
     for backward in range(directions):
-        inside.append(_flipped(backward, by_lag, 1, 2))  # in the backward direction outputs read later inputs
+        inside.append(_flipped(backward, by_lag, 1, 2))  # in the backward direction, outputs read later inputs
         # `added` is the contribution of each chunk to the state at its end or, in the backward direction, at its start.
         to_end = _flipped(not backward, factors[:, :SHORT], 1).flatten(1, 2)  # [N, SHORT 2, 2]
         added = torch.view_as_complex(chunks.flatten(3).flatten(1, 2) @ to_end).unflatten(1, (batch, -1))

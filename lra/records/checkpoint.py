@@ -20,12 +20,7 @@ REMEDY = "delete it to train from the start"
 
 
 def write(folder: Path, values: "dict[str, Tensor]", state: dict[str, Any]) -> None:
-    """Write the checkpoint of a run, replacing an earlier one.
-
-    Args:
-        folder: folder of the run.
-        values: tensors by name.
-        state: JSON values by name.
+    """Write tensors and a state of JSON values, both by name, as the checkpoint of a run.
 
     Raises:
         UserError: if the file cannot be written; an earlier checkpoint is then intact.

@@ -58,20 +58,13 @@ class Group(_Part):
 
 
 class SplitResult(Group):
-    """Result on the validation or test split.
-
-    Attributes:
-        accuracy: in percent.
-        loss: in nats.
-        not_finite: number of examples with a non-finite output; they count as wrong.
-        step: training step after which the weights were evaluated.
-    """
+    """Result on the validation or test split."""
 
     accuracy: Percent
-    loss: Loss
+    loss: Loss  # in nats
     perplexity: Loss = None
-    not_finite: Count = 0
-    step: Count
+    not_finite: Count = 0  # number of examples with an output that is not finite; they count as wrong
+    step: Count  # training step after which the weights were evaluated
 
 
 class TokenCounts(_Part):
@@ -97,13 +90,7 @@ class TableName(_Part):
 
 
 class Provenance(_Part):
-    """Code, data and machine of a run, and the times at which it began and ended.
-
-    Attributes:
-        backend: implementation of the recurrences.
-        products: library that computes fp32 matrix products.
-        noise: version of the algorithm that draws dropout and Gumbel noise (`NOISE_VERSION`).
-    """
+    """Code, data and machine of a run, and the times at which it began and ended."""
 
     lra: str
     commit: str | None
@@ -118,26 +105,16 @@ class Provenance(_Part):
     instructions: str
     threads: Count
     device: str
-    backend: str | None = None
-    products: str | None = None
+    backend: str | None = None  # implementation of the recurrences
+    products: str | None = None  # library that computes fp32 matrix products
     precision: str
-    noise: int
+    noise: int  # version of the algorithm that draws dropout and Gumbel noise (`NOISE_VERSION`)
     started: str
     finished: str
 
 
 class RunRecord(_Part):
-    """Content of `record.json`, the record of a run.
-
-    Attributes:
-        spec: properties of the task that the model depends on (fields of `lra.datasets.TaskSpec`).
-        config: the configuration that identifies the run.
-        ended: why training ended: all steps, no progress, or the goal was reached (solved).
-        reached: milestones by validation accuracy in percent.
-        inexact: conditions that had changed when the run was resumed with `resume=inexact`.
-        files: SHA-256 of each other file in the run's folder, by name.
-        kept: results folder from which a sweep copied the run; empty if it was trained here.
-    """
+    """Content of `record.json`, the record of a run."""
 
     task: Name
     task_version: int
@@ -149,13 +126,13 @@ class RunRecord(_Part):
     selection: Rule
     metric: Literal["accuracy", "perplexity"]
     row: TableName | None = None
-    spec: dict[str, Any] = {}
+    spec: dict[str, Any] = {}  # properties of the task that the model depends on (fields of `lra.datasets.TaskSpec`)
     classes: list[str] = []
     status: Literal["finished", "diverged", "failed", "paused"]
     reason: str = ""
     steps: Count = 0
-    ended: Literal["steps", "no progress", "solved"] | None = None
-    reached: dict[str, Milestone] = {}
+    ended: Literal["steps", "no progress", "solved"] | None = None  # `solved`: the goal was reached
+    reached: dict[str, Milestone] = {}  # milestones by validation accuracy in percent
     processes: Annotated[Count, Field(ge=1)] = 1
     validation: dict[Literal["best", "last"], SplitResult] = {}
     test: dict[Rule, SplitResult] = {}
@@ -168,31 +145,22 @@ class RunRecord(_Part):
     tokens: TokenCounts | None = None
     tokens_per_second: Measure | None = None
     resumes: Count = 0
-    inexact: list[str] = []
+    inexact: list[str] = []  # conditions that had changed when the run was resumed with `resume=inexact`
     parameters: Count = 0
     trainable_parameters: Count = 0
     full_pattern: bool = False
     checked: Any = None
-    files: dict[str, str] = {}
-    kept: str = ""
+    files: dict[str, str] = {}  # SHA-256 of each other file in the folder of the run, by name
+    kept: str = ""  # results folder from which a sweep has reused the run; empty if it was trained here
     peak_memory_bytes: Count | None = None
-    config: dict[str, Any]
+    config: dict[str, Any]  # the configuration that identifies the run
     provenance: Provenance
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read `record.json`. Raises UserError."""
         with readable(path):
-            return cls.parse(read_json(path))
-
-    @classmethod
-    def parse(cls, values: dict[str, Any]) -> Self:
-        """Check a signed JSON object and return it as a record. Raises ValueError if it is invalid."""
-        return cls.model_validate(unsigned(values))
-
-    def write(self, folder: Path) -> None:
-        """Write `record.json` into `folder`."""
-        write(folder, self.values())
+            return cls.model_validate(unsigned(read_json(path)))
 
     def values(self) -> dict[str, Any]:
         """Return the fields that were set explicitly, as JSON values."""
@@ -294,10 +262,6 @@ class Sweep(BaseModel):
         """Read `sweep.json`; a missing file gives an empty sweep. Raises UserError if it is damaged."""
         with readable(path):
             return cls.model_validate(read_json(path)) if path.exists() else cls()
-
-    def write(self, path: Path) -> None:
-        """Write `sweep.json`."""
-        write_json(path, self.model_dump())
 
     def merged(self, later: "Sweep", place: Path = Path()) -> "Sweep":
         """Return a sweep with the cells of this sweep and of `later`.

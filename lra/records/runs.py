@@ -19,25 +19,19 @@ import numpy as np
 from lra.core.errors import UserError
 from lra.core.files import write_atomic
 from lra.records.names import KEPT_PREDICTIONS, METRICS, PREDICTIONS, RECORD, RUNS, SWEEP
-from lra.records.record import RunRecord, Sweep, readable, signed, unsigned
+from lra.records.record import RunRecord, Sweep, readable, signed, unsigned, write
 
 LABELS = "labels/"  # prefix of the names of labels in predictions.npz
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a results folder.
+    """A run of a results folder."""
 
-    Args:
-        name: path of the run's folder relative to the results folder.
-        metrics: lines of `metrics.jsonl`, one per evaluation in the order of training.
-        predictions: predicted classes and labels [2, n] of the test split, if kept.
-    """
-
-    name: str
+    name: str  # path of the run's folder relative to the results folder
     record: RunRecord
-    metrics: list[dict[str, Any]] = field(default_factory=list)
-    predictions: np.ndarray | None = None
+    metrics: list[dict[str, Any]] = field(default_factory=list)  # lines of `metrics.jsonl`, one per evaluation
+    predictions: np.ndarray | None = None  # predicted classes and labels [2, n] of the test split, if kept
 
     @property
     def cell(self) -> Path:
@@ -91,7 +85,7 @@ def _kept(folder: Path) -> dict[str, Run]:
             line = json.loads(text)
             if "sweep" in line:
                 continue
-            name, record = line["run"], RunRecord.parse(line["record"])
+            name, record = line["run"], RunRecord.model_validate(unsigned(line["record"]))
             if name in runs:
                 raise ValueError(f"run {name!r} is in an earlier line, too; delete one of the lines")
             both = [arrays[name], arrays[f"{LABELS}{record.provenance.data_sha256}"]] if name in arrays else None
@@ -123,7 +117,7 @@ def unpack(run: Run, folder: Path) -> None:
     if run.predictions is not None:
         write_array(folder / PREDICTIONS, run.predictions)
     write_atomic(folder / METRICS, "".join(json.dumps(line) + "\n" for line in run.metrics).encode())
-    run.record.write(folder)  # last, because a folder with a record counts as complete
+    write(folder, run.record.values())  # last, because a folder with a record counts as complete
 
 
 def write_array(path: Path, values: np.ndarray) -> None:
@@ -156,8 +150,8 @@ def declared(folder: Path) -> Sweep:
     sweep, path = Sweep(), folder / RUNS
     if path.exists():
         with readable(path), path.open("rb") as file:
-            line = json.loads(file.readline()).get("sweep", {})
-            sweep = Sweep.model_validate(unsigned(line) if "sha256" in line else line)
+            if (line := json.loads(file.readline()).get("sweep")) is not None:
+                sweep = Sweep.model_validate(unsigned(line))
     for path in sorted(folder.rglob(SWEEP)):
         sweep = sweep.merged(Sweep.read(path), path.parent.relative_to(folder))
     return sweep

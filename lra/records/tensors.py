@@ -19,11 +19,10 @@ NOTES = "lra"  # the only key of the metadata
 
 
 def encode(tensors: "Mapping[str, Tensor]", **notes: Any) -> bytes:
-    """Return the bytes of a safetensors file. Raises UserError for a tensor that is not dense or is quantized.
+    """Return the bytes of a safetensors file with the JSON values `notes` in its metadata.
 
-    Args:
-        tensors: tensors by name.
-        notes: JSON values to store in the metadata.
+    Raises:
+        UserError: a tensor is quantized or not dense.
     """
     import torch
     from safetensors.torch import save

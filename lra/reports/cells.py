@@ -31,42 +31,35 @@ class Cell:
     Args:
         frame: rows of `runs_frame` for this cell, one per seed.
         source: published table with numbers for the task, if any.
-
-    Attributes:
-        order: sort key of the cell's row in a table.
-        finished: the rows of `frame` that have a score.
-        records: records of the runs that exist, finished or not.
-        base: name of the system without settings in brackets.
-        without_rate: attention, variant and settings other than the learning rate.
-        lr: learning rate of all seeds; None if they differ.
-        best_rate: False if the same system has a better validation result with another learning rate, else True; None
-            if no system of the column was trained with several learning rates.
-        untuned: True for a user's system trained with a learning rate that a built-in system of the column uses.
-        reference: the cell with which this one is compared; None if there is none or this cell is the reference.
-        p_holm: p-value of the comparison, Holm-corrected over all comparisons of the column.
     """
 
     def __init__(self, frame: pd.DataFrame, published: Published, source: PublishedTable | None) -> None:
         first = frame.iloc[0]
-        self.frame, self.finished = frame, frame[frame.score.notna()]
+        self.frame, self.finished = frame, frame[frame.score.notna()]  # `finished`: the rows with a score
         self.system, self.attention, self.variant, self.settings = first[["system", "attention", "variant", "settings"]]
-        self.base = self.system.removesuffix(f" ({self.settings})")
+        self.base = self.system.removesuffix(f" ({self.settings})")  # the name of the system alone
         self.without_rate = self.attention, self.variant, RATE.sub("", self.settings).strip()
-        self.records = [run.record for run in present(frame)]
-        self.order = published.order(self.attention, self.variant, self.settings)
+        self.records = [run.record for run in present(frame)]  # of the runs that exist, finished or not
+        self.order = published.order(self.attention, self.variant, self.settings)  # sort key of table rows
         self.complexity = published.complexity(self.attention)
         self.published = source.number(self.system, first.task) if source else None
         self.published_mean = source.number(self.system, first.task, "mean") if source else None
         self.published_source = source.name if source else None
+        unfinished = Counter(frame.status[frame.status != "finished"])
+        self.problems = ", ".join(f"{count} {status}" for status, count in sorted(unfinished.items()))
         self.scores = self.finished.score.tolist()
         self.summary = summarise(self.scores, lower_is_better="perplexity" in frame.metric.values)
         self.majority_class = int(self.finished.majority_class.sum())
         rates, validated = frame.lr.dropna().unique(), self.finished.best_val.dropna()
-        self.lr = float(rates[0]) if len(rates) == 1 else None
+        self.lr = float(rates[0]) if len(rates) == 1 else None  # None if the seeds have several rates
         self.best_val = fmean(validated) if len(validated) else None
         self.is_own = any(record.row for record in self.records)  # the attention is a user's class
-        self.is_pretrained = any(record.config.get("pretrain") for record in self.records)
-        self.is_initialised = any(record.config.get("init") for record in self.records)
+        configs = [record.config for record in self.records]
+        self.is_pretrained = any(config.get("pretrain") for config in configs)
+        self.is_initialised = self.is_pretrained or any(config.get("init") for config in configs)
+        # a Transformer as in publications: random initial weights, and all of them trained
+        frozen = any(config.get("train", {}).get("freeze") for config in configs)
+        self.is_vanilla = (self.attention, self.variant) == VANILLA and not (self.is_initialised or frozen)
         self.goal = self.records[0].goal if self.records else None  # all runs of a cell have one goal
         self.ran: int | None = None
         self.solved: int | None = None
@@ -78,29 +71,17 @@ class Cell:
             self.ran, self.solved = len(ended), int(ended.solved.sum())
             if 2 * self.solved >= len(frame) == self.ran:
                 self.median_steps = median_low(steps)
-        self.best_rate: bool | None = None
-        self.untuned = False
-        self.reference: Cell | None = None
+        # `Column` sets these by comparison with other cells
+        self.best_rate: bool | None = None  # the best learning rate by validation; None if there is only one
+        self.untuned = False  # a user's system with a learning rate of a built-in system
+        self.reference: Cell | None = None  # None if there is none, or if this cell is the reference
         self.comparison = Comparison()
-        self.p_holm: float | None = None
-
-    @property
-    def is_vanilla(self) -> bool:
-        """True for a Transformer with random initial weights, none of them frozen."""
-        loaded = self.is_pretrained or self.is_initialised or not self.records
-        frozen = any(record.config.get("train", {}).get("freeze") for record in self.records)
-        return (self.attention, self.variant) == VANILLA and not loaded and not frozen
+        self.p_holm: float | None = None  # corrected over all comparisons of the column
 
     @property
     def verdict(self) -> str | None:
         """Result of the comparison, such as `better`, from its corrected p-value; None if there is no comparison."""
         return self.comparison.word(self.p_holm) if self.reference else None
-
-    @property
-    def problems(self) -> str:
-        """Numbers of seeds that did not finish, by status, such as `1 diverged, 2 missing`."""
-        states = Counter(status for status in self.frame.status if status != "finished")
-        return ", ".join(f"{count} {status}" for status, count in sorted(states.items()))
 
     def caveats(self) -> Iterator[str]:
         """Yield the footnotes of this cell."""
@@ -114,7 +95,7 @@ class Cell:
         # the weights of the last step were not selected, so this rule needs no footnote
         if any("best_test" in record.test for record in self.records) and self.frame.selection.iloc[0] != "last":
             yield "checkpoint selected on the test split"
-        if self.is_pretrained or self.is_initialised:
+        if self.is_initialised:
             yield "starts from pretrained weights"
         if inexact := sum(bool(record.inexact) for record in self.records):
             yield f"{inexact} of {plural(len(self.records), 'seed')} resumed under other conditions (resume=inexact)"
@@ -159,24 +140,18 @@ class Cell:
 class Column:
     """The results of all systems on one task under one protocol and selection rule.
 
-    Attributes:
-        frame: rows of `runs_frame` for this column.
-        best: the function that returns the best of several results: `max`, or `min` for perplexities.
-        cells: one `Cell` per system, in the order of table rows.
-        baselines: test results of trivial baselines, by name.
-        notes: footnotes on the data and the published numbers.
-
     Raises:
         UserError: if sweeps declared different references or margins.
     """
 
     def __init__(self, frame: pd.DataFrame, published: Published) -> None:
-        self.frame = frame
+        self.frame = frame  # rows of `runs_frame`
         self.name, self.short, self.task = frame[["column", "short", "task"]].iloc[0]
         records, source = [run.record for run in present(frame)], published.source(self.task)
         self.metric = records[0].metric if records else "accuracy"
         self.lower_is_better = self.metric == "perplexity"
         self.best: Callable[..., Any] = min if self.lower_is_better else max
+        # one cell per system, in the order of table rows
         self.cells = [Cell(cell, published, source) for _, cell in frame.groupby(CELL, sort=False)]
         # rounding, which depends on the processor, changes baselines that fit weights: take the best among the runs
         measured = pd.DataFrame([record.baselines for record in records], dtype=float)

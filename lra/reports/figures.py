@@ -41,10 +41,7 @@ Style = dict[str, Any]
 
 
 def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
-    """Return the figure of README.md, and a list of panels for each figure of index.html by title, all as SVG.
-
-    Figures without data are left out.
-    """
+    """Return the figure of README.md and, for each figure of index.html with data, its panels by title, all as SVG."""
     draw: dict[str, Callable[[Axes, Column, dict[str, Style]], bool]] = {
         SEEDS: _seeds,
         "Steps to the goal": _steps,
@@ -241,9 +238,9 @@ def _groups(axis: Axes, column: Column, styles: dict[str, Style]) -> bool:
     styles = highlighted(column, styles)
     for cell in column.cells:
         groups = [item for record in cell.records for item in record.diagnostics.get(name, {}).items()]
-        counts = pd.DataFrame([(value, group.correct, group.examples) for value, group in groups])
-        pooled = counts.groupby(0, sort=False).sum()
-        axis.plot(pooled.index, 100 * pooled[1] / pooled[2], **styles[cell.system])
+        counts = [(value, group.correct, group.examples) for value, group in groups]
+        pooled = pd.DataFrame(counts, columns=[name, "correct", "examples"]).groupby(name, sort=False).sum()
+        axis.plot(pooled.index, 100 * pooled.correct / pooled.examples, **styles[cell.system])
     axis.set_xlabel(name)
     axis.set_ylabel("test accuracy (%)")
     axis.tick_params(axis="x", labelrotation=45)

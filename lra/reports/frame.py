@@ -22,7 +22,6 @@ from lra.reports.published import Published
 from lra.reports.statistics import not_above
 
 MAJORITY = "majority class"  # name of the majority-class baseline in records
-MILESTONES = ("50", "90", "99")  # validation accuracies in percent
 LARGEST = 1e15  # a perplexity above this is treated as infinite
 COLUMN = ["protocol", "selection", "task"]  # keys that identify a column of a table
 CELL = [*COLUMN, "attention", "variant", "settings"]  # keys that identify a cell
@@ -117,7 +116,7 @@ def _of_run(run: Run, selection: str | None) -> dict[str, Any]:
         "lr": record.config.get("train", {}).get("lr"),
         "goal": record.goal,
         "solved": record.solved if record.goal is not None else None,
-        **{f"steps_to_{percent}": reached[percent].step if percent in reached else None for percent in MILESTONES},
+        **{f"steps_to_{goal}": reached[goal].step if goal in reached else None for goal in ("50", "90", "99")},
         "train_seconds": seconds,
         "tokens_per_second": record.tokens_per_second,
         "parameters": record.parameters or None,
@@ -174,11 +173,7 @@ def default_reference() -> tuple[str | None, float]:
 
 
 def declared_reference(frame: pd.DataFrame) -> tuple[str | None, float]:
-    """Return the reference system and the margin that the sweeps of a column declared, or the defaults if none did.
-
-    Raises:
-        UserError: if the sweeps declared different ones.
-    """
+    """Return the reference system and margin declared by the sweeps of a column, or the defaults. Raises UserError."""
     known = frame[["reference", "margin"]].dropna(subset="margin").drop_duplicates().values.tolist()
     pairs = [(name if isinstance(name, str) else None, margin) for name, margin in known] or [default_reference()]
     if len(pairs) > 1:

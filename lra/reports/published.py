@@ -22,37 +22,25 @@ class _Strict(BaseModel):
 
 
 class PublishedSystem(_Strict):
-    """A table row.
-
-    Attributes:
-        option: value of `system=` that trains this system; None if there is none.
-        attention, variant: options of the runs in this row; None if lra cannot train the system.
-    """
+    """A table row."""
 
     name: Text
-    option: Text | None = None
-    attention: Text | None = None
+    option: Text | None = None  # value of `system=` that trains this system
+    attention: Text | None = None  # with `variant`, the options of the runs in this row; None if lra cannot train it
     variant: Text | None = None
     complexity: Annotated[str, AfterValidator(printable)] = ""
 
 
 class PublishedTable(_Strict):
-    """A published table.
-
-    Attributes:
-        numbers: text for footnotes that describes the numbers, such as `best of 5 seeds`.
-        protocol: name of our protocol that has the same rules.
-        best: number that the publication prints, by system and task.
-        mean: mean over seeds, by system and task, if the publication gives one.
-        settings: settings of the published runs, by task and key of our configuration.
-    """
+    """A published table."""
 
     name: Text
     reference: Text
-    numbers: Text
-    protocol: Text | None = None
-    best: Numbers
-    mean: Numbers = {}
+    numbers: Text  # describes the numbers in footnotes, such as `best of 5 seeds`
+    protocol: Text | None = None  # our protocol that has the same rules
+    best: Numbers  # the number that the publication prints, by system and task
+    mean: Numbers = {}  # mean over seeds, if the publication gives one
+    # settings of the published runs, by task and key of our configuration
     settings: dict[Text, dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], int | float | Text]] = {}
 
     def number(self, system: str, task: str, which: str = "best") -> float | None:

@@ -9,14 +9,14 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 TEMPLATES = Path(__file__).with_name("templates")
-TEX = {
+TEX = str.maketrans({
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
     **{letter: f"${letter}$" for letter in "<>|"},
     **{letter: f"{{{letter}}}" for letter in "[*"},  # the \\ before a row would read a [ or * at its start as an option
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "\n": r"\\", "±": r"$\pm$", "²": "$^2$", "−": "$-$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
     "…": r"\ldots{}",
-}  # fmt: skip
+})  # fmt: skip
 
 
 def number(value: Any, form: str = ".2f") -> str:
@@ -70,8 +70,7 @@ def _tex_cell(text: str) -> str:
 
 def tex(text: str) -> str:
     """Escape a text for LaTeX. Letters that are neither in `TEX` nor European need LuaLaTeX and a suitable font."""
-    text = re.sub("[" + re.escape("".join(TEX)) + "]", lambda found: TEX[found[0]], text)
-    text = re.sub("`(.*?)`", r"\\texttt{\1}", text)
+    text = re.sub("`(.*?)`", r"\\texttt{\1}", text.translate(TEX))
     return re.sub(r"√(\w)?", lambda found: rf"$\sqrt{{{found[1] or ''}}}$", text)
 
 

@@ -72,10 +72,7 @@ class Report:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """One row per system and per trivial baseline of each `Column`.
-
-        The row has the values of table.csv, and `kind`, `short` and `published_mean`.
-        """
+        """One row per system and per trivial baseline of each `Column`: table.csv, with some more columns."""
         return pd.concat([column.rows() for column in self.columns], ignore_index=True)
 
     @cached_property
@@ -135,10 +132,11 @@ class Report:
 def section(column: Column) -> dict[str, Any]:
     """Return the template values of a column in index.html: name, note, HTML table and caveats."""
     rows = column.rows()
+    for name in ("", "difference_"):
+        limits = zip(rows[f"{name}low"], rows[f"{name}high"], strict=True)
+        rows[f"{name}interval"] = ["" if pd.isna(low) else f"{low:.2f} to {high:.2f}" for low, high in limits]
     rows = rows.assign(
         system=rows.system.where(rows.kind == "system", "baseline: " + rows.system),
-        interval=_intervals(rows.low, rows.high),
-        difference_interval=_intervals(rows.difference_low, rows.difference_high),
         # a row without a test has NaN, which is not below 0.001 and which `number` turns into an empty string
         p_holm=["<0.001" if p < 0.001 else number(p, ".3f") for p in rows.p_holm.astype(float)],
     )
@@ -164,10 +162,6 @@ def section(column: Column) -> dict[str, Any]:
             for caveat, names in systems.items()
         ],
     }
-
-
-def _intervals(low: pd.Series, high: pd.Series) -> list[str]:
-    return ["" if pd.isna(start) else f"{start:.2f} to {end:.2f}" for start, end in zip(low, high, strict=True)]
 
 
 def write_report(folder: Path, selection: str | None = None) -> Path:

@@ -11,23 +11,15 @@ ALPHA = 0.05  # significance level of tests
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics of the test results of a cell over its seeds; a value is None if it needs more seeds.
+    """Statistics of the test results of a cell over its seeds; a value is None if it needs more seeds."""
 
-    Args:
-        n: number of seeds.
-        sd: sample standard deviation (n - 1).
-        low, high: limits of the confidence interval of the mean, from `mean_interval`.
-        best: the highest accuracy, or the lowest perplexity.
-        expected_best: expected best of `n` draws with replacement from the scores.
-    """
-
-    n: int
+    n: int  # number of seeds
     mean: float | None = None
-    sd: float | None = None
-    low: float | None = None
+    sd: float | None = None  # of the sample: divided by n - 1
+    low: float | None = None  # `low` and `high` are the limits of `mean_interval`
     high: float | None = None
     best: float | None = None
-    expected_best: float | None = None
+    expected_best: float | None = None  # of n draws with replacement from the scores
 
 
 def summarise(scores: Sequence[float], *, lower_is_better: bool = False) -> Summary:
@@ -39,7 +31,8 @@ def summarise(scores: Sequence[float], *, lower_is_better: bool = False) -> Summ
     mean, best = fmean(scores), ordered[-1]
     if n == 1:
         return Summary(1, mean, best=best)
-    sd, limits = stdev(scores), (1, math.inf) if lower_is_better else (0, 100)
+    sd = stdev(scores)
+    limits = (1, math.inf) if lower_is_better else (0, 100)
     # expected maximum under the empirical distribution (Dodge et al., "Show Your Work", EMNLP 2019)
     expected = sum(score * ((rank / n) ** n - ((rank - 1) / n) ** n) for rank, score in enumerate(ordered, start=1))
     return Summary(n, mean, sd, *mean_interval(mean, sd, n, *limits), best, expected)
@@ -70,19 +63,13 @@ def mean_interval(mean: float, sd: float, n: int, floor: float, ceiling: float) 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Difference of the mean scores of two cells, with tests of it; a value is None if it needs more seeds.
-
-    Args:
-        low, high: limits of Welch's t interval of the difference, clipped to [-100, 100] for accuracies.
-        p: two-sided p-value of Welch's t-test.
-        p_equivalent: p-value of two one-sided tests (TOST); a small one means that the difference is within `margin`.
-    """
+    """Difference of the mean scores of two cells, with tests of it; a value is None if it needs more seeds."""
 
     difference: float | None = None
-    low: float | None = None
+    low: float | None = None  # `low` and `high` are the limits of Welch's t interval of the difference
     high: float | None = None
-    p: float | None = None
-    p_equivalent: float | None = None
+    p: float | None = None  # of the two-sided Welch's t-test
+    p_equivalent: float | None = None  # of two one-sided tests: small if the difference is within `margin`
     margin: float | None = None
     lower_is_better: bool = False
 

@@ -28,14 +28,7 @@ class Footnotes:
 
 
 class Tables:
-    """The tables of a report.
-
-    Attributes:
-        results: test results by system and task; the last `trivial` rows are trivial baselines.
-        solved: number of seeds that reached the goal of each task; empty if no task has a goal.
-        steps: median steps to the goal; empty if there are no medians.
-        notes: texts of the footnotes by letter.
-    """
+    """The tables of a report, with cells as text; a table without values is empty."""
 
     def __init__(self, columns: list[Column]) -> None:
         cells = sorted((cell for column in columns for cell in column.cells), key=lambda cell: cell.order)
@@ -45,7 +38,8 @@ class Tables:
         for column in columns:
             for header, texts in _texts(column, notes).items():
                 results[header] = pd.Series(texts)  # aligned by system; systems that the task lacks become NaN
-        self.results, self.trivial = results.fillna("").reset_index(names="system"), len(trivial)
+        self.results = results.fillna("").reset_index(names="system")  # the last `trivial` rows are trivial baselines
+        self.trivial = len(trivial)
         self.solved, self.steps = _goals(columns, systems)
         self.notes = {letter: text for text, letter in notes.letters.items()}
 

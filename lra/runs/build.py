@@ -28,30 +28,19 @@ PRETRAINED = "pretrained"  # name of the cache folder that holds pretrained weig
 
 @dataclass(frozen=True, kw_only=True)
 class Components:
-    """The task, model and recipe of a configuration, checked and not yet trained.
-
-    Attributes:
-        parameters: number of parameters of the model.
-        full_pattern: True if the mixers compute full attention at the task's maximum length.
-        row: name and complexity for tables if the attention is from outside lra, else None.
-        scan: recurrence of the mixers if several backends can compute it, else None.
-    """
+    """The task, model and recipe of a configuration, checked and not yet trained."""
 
     builder: TaskBuilder
     model: "Callable[[TaskSpec], Model]"
     recipe: Recipe
-    parameters: int
-    full_pattern: bool
-    row: dict[str, str] | None
-    scan: "Scan | None"
+    parameters: int  # number of parameters of the model
+    full_pattern: bool  # True if the mixers compute full attention at the task's maximum length
+    row: dict[str, str] | None  # name and complexity for tables; None for the attentions of lra
+    scan: "Scan | None"  # recurrence of the mixers if several backends can compute it
     pretraining: "PretrainingPhase | None" = None
 
     def backend(self, device: str) -> dict[str, str]:
-        """Return {"backend": description} for the record, or {} if `scan` is None.
-
-        Raises:
-            UserError: the configured backend cannot compute on `device`.
-        """
+        """Return {"backend": description}, or {} if `scan` is None. Raises UserError if `device` lacks the backend."""
         return {} if self.scan is None else {"backend": self.scan.describe(device)}
 
 
@@ -193,20 +182,14 @@ def architecture(
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run to train, with its cell and its index in a sweep.
-
-    Args:
-        title: prefix of the run's messages.
-        number: index of the run in its sweep.
-        search: True for a trial of a hyper-parameter search, which prints its validation score, not the test score.
-    """
+    """One run to train, with its cell, the prefix of its messages, and its index in a sweep."""
 
     settings: Settings
     components: Components
     cell: Cell
     title: str
     number: int = 0
-    search: bool = False
+    search: bool = False  # True for a trial of a search, which prints its validation score, not the test score
 
     @property
     def folder(self) -> Path:

@@ -62,7 +62,7 @@ def threads_at_hand() -> int:
         granted = os.environ.get(name, "").partition(",")[0]  # OMP_NUM_THREADS may list a number per nesting level
         if granted.isdecimal():
             return max(1, int(granted))
-    return max(1, default_workers() // distributed.local()[1])
+    return max(1, default_workers() // distributed.count_here())
 
 
 class PeakMemory:

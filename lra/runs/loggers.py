@@ -151,14 +151,9 @@ class Loggers:
         self._test: dict[str, Any] = {}
 
     def start(self, lines: list[dict[str, Any]], new: bool = False) -> None:
-        """Start the loggers, and log the lines that `metrics.jsonl` already has.
-
-        Args:
-            lines: lines of `metrics.jsonl`.
-            new: start only loggers without files in the folder, since the others have logged this run.
-        """
+        """Start the loggers, or only those that are `new` to this run, and log the lines of `metrics.jsonl` so far."""
         made = loggers_of(self._job.settings)
-        if new:
+        if new:  # a logger with files in the folder has logged this run
             made = [
                 logger for logger in made if not (hasattr(logger, "files") and any(self._job.folder.glob(logger.files)))
             ]
@@ -183,12 +178,7 @@ class Loggers:
         return True
 
     def tested(self, score: dict[str, Any], baseline: tuple[str, float] | None) -> None:
-        """Store the score and the best trivial baseline, which are logged when the loggers finish.
-
-        Args:
-            score: an entry of `test` in the record.
-            baseline: name and value of the best trivial baseline.
-        """
+        """Store an entry of `test` and (name, value) of the best baseline, to be logged when the loggers finish."""
         self._step = score["step"]
         self._test = _finite({f"test/{name}": score[name] for name in ("accuracy", "loss")})
         if baseline is not None:

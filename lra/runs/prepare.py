@@ -35,9 +35,7 @@ class PrepareSettings:
 def prepare(settings: PrepareSettings, overrides: Sequence[str]) -> tuple[TaskBuilder, Task]:
     """Prepare a task, export it if `settings.export` names a folder, and return its builder and data.
 
-    Args:
-        settings: configuration of the command.
-        overrides: command line of `lra-prepare`, which the data card of the export quotes.
+    The data card of an export quotes `overrides`, the command line of `lra-prepare`.
 
     Raises:
         UserError: the data are missing or damaged, or the export folder is in use or cannot be written.

@@ -32,27 +32,27 @@ from lra.runs.loggers import Loggers, log_finished
 from lra.runs.run_folder import RunFolder, Status, prepared
 from lra.runs.sweep_time import SweepTime
 from lra.training import distributed
-from lra.training.evaluate import Predictions, Score, diagnose, evaluate, sample, stacked
+from lra.training.evaluate import Predictions, Score, diagnose, evaluate, sample
 from lra.training.optimizer import Diverged
 from lra.training.trainer import Trainer
 
 
 @dataclass
 class Attempt:
-    """State of one attempt to train a run, from which its record is written.
-
-    Attributes:
-        status: status of the run; None while it trains.
-        conditions: backend of the recurrence and library of matrix products.
-        data_sha256: digest of the data; None until they are prepared.
-        results: entries of the record so far.
-    """
+    """State of one attempt to train a run, from which its record is written."""
 
     loggers: Loggers
-    status: Status | None = None
-    conditions: dict[str, Any] = field(default_factory=dict)
-    data_sha256: str | None = None
-    results: dict[str, Any] = field(default_factory=dict)
+    status: Status | None = None  # None while the run trains
+    conditions: dict[str, Any] = field(default_factory=dict)  # backend of the recurrence, library of matrix products
+    data_sha256: str | None = None  # None until the data are prepared
+    results: dict[str, Any] = field(default_factory=dict)  # entries of the record so far
+    released: bool = False  # True once the other ranks have been told to train or to leave
+
+    def release(self, to_train: bool) -> None:
+        """Let the other ranks train or leave; they wait in `_attempt`. Only the first call on rank 0 has an effect."""
+        if distributed.is_main() and not self.released:
+            self.released = True
+            distributed.all_reduce_sum(to_train)
 
 
 def run(job: Job) -> Status:
@@ -64,7 +64,7 @@ def run(job: Job) -> Status:
     Raises:
         UserError: a mistake in the configuration or the data.
         Locked: another process trains the run.
-        Paused: a signal or a time limit stopped the run; its state is saved.
+        Paused: a signal or a time limit stopped the run; the same command resumes it from its checkpoint, if any.
     """
     _check_ranks(job)
     settings, components, device = job.settings, job.components, device_of(job.settings.device)
@@ -77,14 +77,14 @@ def run(job: Job) -> Status:
     keep_memory()  # before the first matrix product, which reads the variables that this sets
     try:
         assign_gpu(device, job.number)
-        with distributed.joined(device), distributed.Gate() as gate:
-            with _attempt(job, device, stop, gate) as attempt:  # writes the record, also after an error
+        with distributed.joined(device):
+            with _attempt(job, device, stop) as attempt:  # writes the record, also after an error
                 if attempt.status is not None:  # there is nothing to train
                     return attempt.status
                 attempt.conditions = _conditions(job, device)
                 task = prepared(components.builder, settings)
                 attempt.data_sha256 = task.digest
-                gate.open()  # the other ranks read the data that rank 0 has prepared
+                attempt.release(True)  # the other ranks read the data that rank 0 has prepared
                 with products.using(attempt.conditions.get("products", "mkl")):
                     memory, began = PeakMemory(device), time.monotonic()
                     trainer = _trainer(job, task, device, stop, attempt)
@@ -130,20 +130,25 @@ def _check_ranks(job: Job) -> None:
 
 
 @contextmanager
-def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> Iterator[Attempt]:
+def _attempt(job: Job, device: str, stop: StopFlag) -> Iterator[Attempt]:
     """On every rank, yield the state of an attempt to train a run. Rank 0 locks the folder and writes the record."""
     attempt = Attempt(Loggers(job))
     if not distributed.is_main():
-        if not gate.wait():  # rank 0 leaves without training: its status decides the exit code
+        if distributed.all_reduce_sum(0) == [0]:  # rank 0 leaves without training: its status decides the exit code
             attempt.status = Status.SKIPPED
         with suppress(distributed.Lost):  # if another rank died, it has printed its error, and this attempt fails
             yield attempt
         attempt.status = attempt.status or Status.FAILED
         return
     folder = RunFolder.of(job)
-    # Do not lock a complete run, because its folder may be read-only.
-    with nullcontext() if folder.is_done else folder.lock():
-        if folder.is_done:  # another process may have finished it before the lock was free
+    try:
+        # Do not lock a complete run, because its folder may be read-only.
+        with nullcontext() if folder.is_done else folder.lock():
+            if not folder.is_done:
+                with attempt.loggers, _recorded(job, folder, device, stop, attempt):
+                    yield attempt
+                return
+            # It was complete before, or another process has finished it before the lock was free.
             attempt.status, _ = folder.status()
             (folder.path / ERRORS).unlink(missing_ok=True)  # left by an earlier command that was refused
             say(f"{job.title}: {attempt.status} before, nothing to do ({folder.path})")
@@ -152,9 +157,8 @@ def _attempt(job: Job, device: str, stop: StopFlag, gate: distributed.Gate) -> I
                 checkpoint.remove(folder.path)  # an earlier process may have been killed before it removed this file
                 log_finished(job)
             yield attempt
-            return
-        with attempt.loggers, _recorded(job, folder, device, stop, attempt):
-            yield attempt
+    finally:
+        attempt.release(False)  # also after an error; else the other ranks would wait for PATIENCE
 
 
 @contextmanager
@@ -182,7 +186,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
     # Not reached after a UserError: a refused run has no record.
     made = provenance.provenance(config, attempt.data_sha256, device, job.settings.precision, started)
     entries = {"status": str(attempt.status), "config": config, "provenance": attempt.conditions | made}
-    RunRecord.model_validate(job.labels | attempt.results | entries).write(folder.path)
+    record.write(folder.path, RunRecord.model_validate(job.labels | attempt.results | entries).values())
     if paused is not None:
         raise paused
     if attempt.status == Status.FINISHED:  # after the record is written, so that a kill loses nothing
@@ -247,7 +251,9 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
         groups, baseline_predictions = builder.groups(task.test), builder.baseline_predictions(task)
         entries["diagnostics"] = diagnose(groups, predictions.classes, labels, baseline_predictions)
         if distributed.is_main():
-            write_array(job.folder / PREDICTIONS, stacked(predictions.classes, labels))
+            both = np.stack([predictions.classes, labels])  # [2, n]
+            # The smallest integer type that fits: thousands of kept runs share one file.
+            write_array(job.folder / PREDICTIONS, both.astype(np.min_scalar_type(both.max())))
     split, rule, chosen = ("validation", "best", trainer.best) if job.search else ("test", selection, test[selection])
     score = f"{split} {task.metric} {chosen[task.metric]:.2f} ({rule}, step {chosen['step']})"
     if task.best_baseline is not None and not job.search:

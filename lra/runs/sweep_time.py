@@ -29,12 +29,7 @@ class SweepTime:
         self._first: tuple[int, float] | None = None
 
     def on_step(self, step: int, seconds: float) -> Paused | None:
-        """Return the reason to stop the sweep, or None.
-
-        Args:
-            step: number of updates so far.
-            seconds: time of these updates, without evaluations.
-        """
+        """Return the reason to stop the sweep, or None; `step` updates took `seconds`, without evaluations."""
         if self._tokens is None:
             return None
         if self._first is None:  # the first step of a process is slower than the others

@@ -27,7 +27,7 @@ from lra.config.settings import Seed
 from lra.config.values import check_value
 from lra.core.console import plural, say
 from lra.core.errors import UserError
-from lra.core.files import digest, explained, hold
+from lra.core.files import digest, explained, hold, write_json
 from lra.datasets.task import DataConfig
 from lra.records.names import SWEEP, SWEEP_LOCK
 from lra.records.record import DeclaredCell, Sweep, differences
@@ -81,16 +81,10 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All cells of a sweep, composed and checked.
-
-    Attributes:
-        out: results folder.
-        varied: swept keys whose values are in the names of the cells' folders.
-        rows: planned cells.
-    """
+    """All cells of a sweep, composed and checked, and their results folder."""
 
     out: Path
-    varied: list[str]
+    varied: list[str]  # swept keys whose values are in the names of the cells' folders
     rows: list[PlannedCell]
     _digests: dict[str, str | None] = field(default_factory=dict)  # SHA-256 of data by digest of the task options
 
@@ -106,11 +100,7 @@ class Plan:
 
 
 def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
-    """Return the plan of the sweep that a configuration describes; every cell is composed and checked.
-
-    Args:
-        config: configuration of the command line, including Hydra's node.
-        loader: composes the configuration of each cell.
+    """Return the plan of the sweep that a command line describes; the loader composes every cell.
 
     Raises:
         UserError: a mistake in a configuration, or two cells that would share a folder.
@@ -253,11 +243,7 @@ def _check_rates(rows: list[PlannedCell]) -> None:
 
 
 def check_data(rows: list[PlannedCell]) -> None:
-    """Check that the data of these cells are available, and equal for all cells in one column of the report.
-
-    Raises:
-        UserError: data are missing, or cells of one column have different data.
-    """
+    """Raise UserError if data of these cells are missing, or if cells of one column of the report have other data."""
     lacking: dict[str, str] = {}
     located: dict[str, str | None] = {}  # digest that `locate` returns, by digest of the task options
     columns: dict[tuple[str, str, str], tuple[str | None, Cell]] = {}
@@ -295,6 +281,8 @@ def declare(plan: Plan) -> None:
     try:
         plan.out.mkdir(parents=True, exist_ok=True)
         with hold(plan.out / SWEEP_LOCK, LOCK_PATIENCE_SECONDS):
-            Sweep.read(path).merged(Sweep(cells=[row.declared for row in plan.rows])).write(path)
+            # Under the lock the file is read, merged and written, so that no cells of another sweep are lost.
+            whole = Sweep.read(path).merged(Sweep(cells=[row.declared for row in plan.rows]))
+            write_json(path, whole.model_dump())
     except OSError as error:
         raise explained(error, plan.out, written=False) from error

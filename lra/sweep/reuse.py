@@ -63,9 +63,16 @@ def _equal(
         found = known.get(run.folder.relative_to(plan.out).as_posix())
         if found is None or RunFolder.of(run).is_claimed:
             continue
+        record = found.record
         if run.folder.resolve() in sources or run.settings.lacks_weights:
-            reasons["kept runs have no weights, but in this sweep a run starts from the weights of another"] += 1
-        elif reason := _difference(run, found.record):
+            reason = "kept runs have no weights, but in this sweep a run starts from the weights of another"
+        elif record.status not in (Status.FINISHED, Status.DIVERGED):
+            reason = record.status
+        else:
+            labels = [(key, getattr(record, key), run.labels[key]) for key in ("task", "task_version", "selection")]
+            changes = [f"{key}: {there} there, {here} now" for key, there, here in labels if there != here]
+            reason = "; ".join([*changes, *config_differences(record.config, run.settings, ROUNDING)])
+        if reason:
             reasons[reason] += 1
         else:
             pairs.append((run, found))
@@ -77,15 +84,6 @@ def _equal(
         else:
             equal.append((run, found))
     return equal, reasons
-
-
-def _difference(run: PlannedRun, record: RunRecord) -> str:
-    """Return the reason why the kept run with this record does not equal a planned run; empty if they are equal."""
-    if record.status not in (Status.FINISHED, Status.DIVERGED):
-        return record.status
-    pairs = [(key, getattr(record, key), run.labels[key]) for key in ("task", "task_version", "selection")]
-    changes = [f"{key}: {there} there, {here} now" for key, there, here in pairs if there != here]
-    return "; ".join([*changes, *config_differences(record.config, run.settings, ROUNDING)])
 
 
 def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]]]) -> dict[Path, str]:

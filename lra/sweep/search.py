@@ -47,12 +47,9 @@ def objective(record: RunRecord) -> float:
 def best_settings(runs: list[Run], overrides: Iterable[str]) -> list[dict[str, Any]]:
     """Return the entries of best.yaml: for each system on each task, the settings with the best mean objective.
 
-    Args:
-        runs: finished runs.
-        overrides: command line of the search.
-
     Returns:
-        Dictionaries with the keys of `SYSTEM`, `settings`, `validation` (mean objective) and `n` (number of runs).
+        Dictionaries with the keys `settings`, `validation` (mean objective), `n` (number of runs), and those in
+        `SYSTEM`.
     """
     values: dict[str, set[str]] = {}
     for key in {key for run in runs for key in run.record.settings}:
@@ -76,10 +73,6 @@ def best_settings(runs: list[Run], overrides: Iterable[str]) -> list[dict[str, A
 
 def conclude(out: Path, overrides: Iterable[str]) -> None:
     """Print the best settings of each system on each task; list the runs that did not finish; write best.yaml.
-
-    Args:
-        out: results folder.
-        overrides: command line of the search.
 
     Raises:
         UserError: no run is finished.

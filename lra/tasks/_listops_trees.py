@@ -42,10 +42,7 @@ def generate(
 
     Args:
         total: number of expressions.
-        min_length: see `ListOps`.
-        max_length: see `ListOps`.
-        max_depth: see `ListOps`.
-        max_args: see `ListOps`.
+        min_length, max_length, max_depth, max_args: see `ListOps`.
         seed: seed of the data.
         workers: number of processes.
         progress: callback with the arguments (expressions done, total).
@@ -61,21 +58,17 @@ def generate(
     done = fruitless = 0
     bounds = (seed, min_length, max_length, max_depth, max_args)
     for tokens, lengths, labels, digests in in_order(chunk, ((index, *bounds) for index in count()), workers):
-        # Indices of the trees whose digest was not seen before; `seen.add`, which returns None, records the digest.
-        fresh = [row for row, name in enumerate(digests) if name not in seen and not seen.add(name)]  # type: ignore[func-returns-value]
-        fresh = fresh[: total - done]
-        fruitless = 0 if fresh else fruitless + 1
+        # True for trees whose digest was not seen before [n]; `seen.add`, which returns None, records the digest.
+        fresh = np.array([name not in seen and not seen.add(name) for name in digests], dtype=np.bool_)  # type: ignore[func-returns-value]
+        fresh &= np.cumsum(fresh) <= total - done
+        fruitless = 0 if fresh.any() else fruitless + 1
         if fruitless == FRUITLESS_CHUNKS:
             raise UserError(
                 f"only {done} of {total} different expressions found with {min_length} < length < {max_length}, "
                 f"max_depth {max_depth}, max_args {max_args}; widen the bounds or ask for fewer examples"
             )
-        if not fresh:
-            continue
-        rows = np.zeros(len(lengths), dtype=bool)
-        rows[fresh] = True
-        kept.append((tokens[np.repeat(rows, lengths)], lengths[rows], labels[rows]))
-        done += len(fresh)
+        kept.append((tokens[np.repeat(fresh, lengths)], lengths[fresh], labels[fresh]))
+        done += int(fresh.sum())
         progress(done, total)
         if done == total:
             break

@@ -9,10 +9,10 @@ directions in the arrays of `Paddles`.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from lra.core.errors import UserError
 from lra.datasets.probes import Draws
@@ -55,8 +55,8 @@ class Design:
     padding: PositiveInt
     seed_distance: PositiveInt
     paddle_length: PositiveInt
-    paddle_thickness: PositiveFloat
-    paddle_margins: list[PositiveInt]
+    paddle_thickness: Annotated[float, Field(gt=0, multiple_of=0.5)]  # sprites are drawn at twice the size
+    paddle_margins: Annotated[list[PositiveInt], Field(min_length=1)]
     continuity: NonNegativeFloat
     marker_radius: PositiveFloat
     contour_length: PositiveInt

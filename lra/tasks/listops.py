@@ -9,10 +9,10 @@ Source:
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from lra.core.errors import UserError
 from lra.datasets import readers
@@ -96,8 +96,9 @@ class ListOps(Generated, Expressions):
 
     min_length: PositiveInt
     max_length: PositiveInt
-    max_depth: PositiveInt
-    max_args: PositiveInt
+    # Every expression has an operator, with two or more arguments.
+    max_depth: Annotated[int, Field(ge=2)]
+    max_args: Annotated[int, Field(ge=2)]
 
     def __post_init__(self) -> None:
         if self.max_length - self.min_length < 2:
@@ -105,12 +106,6 @@ class ListOps(Generated, Expressions):
                 f"task.max_length={self.max_length} must exceed task.min_length={self.min_length} by at least 2: "
                 "both bounds are exclusive"
             )
-        for key in ("max_depth", "max_args"):
-            if getattr(self, key) < 2:
-                raise UserError(
-                    f"task.{key}={getattr(self, key)}: expected at least 2, since every expression has an operator "
-                    "with two or more arguments"
-                )
 
     @property
     def spec(self) -> TaskSpec:

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from lra.core.errors import UserError
-from lra.datasets.probes import TABLE, Draws, Examples, Probe, grid
+from lra.datasets.probes import TABLE, Draws, Even, Examples, Probe, grid
 from lra.datasets.splits import PositionLabels
 
 
@@ -36,13 +36,8 @@ class Memorise(Probe):
     name = "memorise"
     published: ClassVar = {"length": 32, "vocabulary": 256, "sizes": (256, 1_280, 1_280)}
 
-    length: PositiveInt
-    vocabulary: PositiveInt
-
-    def __post_init__(self) -> None:
-        if self.length % 2:
-            raise UserError(f"task.length={self.length}: expected an even number, since a sign follows every key")
-        self.at_least(vocabulary=5)
+    length: Even  # a sign follows every key
+    vocabulary: Annotated[int, Field(ge=5)]  # at least two keys, two values and the sign
 
     @property
     def keys(self) -> int:
@@ -75,11 +70,8 @@ class Compress(Probe):
     objective = "reconstruct"
     published: ClassVar = {"length": 32, "vocabulary": 16, "sizes": (12_800, 1_280, 1_280)}
 
-    length: PositiveInt
-    vocabulary: PositiveInt
-
-    def __post_init__(self) -> None:
-        self.at_least(length=2, vocabulary=3)
+    length: Annotated[int, Field(ge=2)]
+    vocabulary: Annotated[int, Field(ge=3)]
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         tokens = 1 + draws.below(self.vocabulary - 1, rows, self.positions)
@@ -126,13 +118,15 @@ class Recall(Probe):
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         length, min_size = self.length, 1 if train else self.key_size
         last_start = length - 2 * self.pair_size
-        sequences = _Sequences(rows, length, self.vocabulary)
         turns = last_start // (min_size + 1) + 1  # maximum number of pairs before the final query
+        pairs = np.zeros((rows, turns + 1, self.pair_size), dtype=np.int64)  # 0 at tokens that are not used
+        scored = np.zeros((rows, turns + 1, 1), dtype=bool)  # True for pairs whose values are answers
+        ends = np.zeros(rows, dtype=np.int64)  # number of tokens so far
         keys = np.full((rows, turns, self.key_size), -1)  # keys shown so far; -1 equals no key
         values = np.zeros((rows, turns, self.value_size), dtype=np.int64)
         fresh = np.zeros((rows, turns), dtype=bool)  # True for pairs that show their key for the first time
         for turn in range(turns):
-            active = sequences.ends <= last_start  # True for sequences with room for this pair and the final query
+            active = ends <= last_start  # True for sequences with room for this pair and the final query
             key = self._motifs(draws, rows, self.keys, min_size, self.key_size)
             value = self._motifs(draws, rows, self.values, 1, self.value_size)
             # The first pair is never noise, so that there is a key to query.
@@ -145,14 +139,23 @@ class Recall(Probe):
             if self.noise:
                 others = 1 + self.keys + self.values + draws.below(self.noise_vocabulary, rows, self.pair_size)
                 pair = np.where(noisy[:, None] & (pair > 0), others, pair)
-            sequences.write(pair, active, repeated, self.key_size)
+            pairs[active, turn], scored[:, turn, 0] = pair[active], repeated
+            ends += np.count_nonzero(pairs[:, turn], axis=1)
             keys[:, turn] = np.where((active & ~noisy)[:, None], key, -1)
             values[:, turn], fresh[:, turn] = value, active & ~noisy & ~repeated
         # The last pair repeats one of the keys shown so far, drawn uniformly.
         chosen = (fresh * draws.uniform(*fresh.shape)).argmax(axis=1)
-        every, row = np.ones(rows, dtype=bool), np.arange(rows)
-        sequences.write(self._pair(keys[row, chosen], values[row, chosen]), every, every, self.key_size)
-        return sequences.examples()
+        row = np.arange(rows)
+        pairs[:, -1], scored[:, -1] = self._pair(keys[row, chosen], values[row, chosen]), True
+        answers = pairs * (scored & (np.arange(self.pair_size) >= self.key_size))
+        # [rows, width]: all pairs, after `length` unused tokens, so that short sequences have enough padding.
+        tokens, answers = (np.pad(array.reshape(rows, -1), [(0, 0), (length, 0)]) for array in (pairs, answers))
+        # [rows, length]: sequences aligned to the right; the stable sort moves unused tokens before all others.
+        order = np.argsort(tokens > 0, axis=1, kind="stable")[:, -length:]
+        tokens, answers = (np.take_along_axis(array, order, axis=1) for array in (tokens, answers))
+        tokens[tokens == 0] = self.vocabulary
+        # An answer is the next token if that token is scored, else -1.
+        return tokens[:, :-1], np.where(answers > 0, answers, -1)[:, 1:]
 
     def _pair(self, key: np.ndarray, value: np.ndarray) -> np.ndarray:
         """Return the tokens of a key and its value [rows, pair_size]; tokens that are not used are 0."""
@@ -170,7 +173,7 @@ class Recall(Probe):
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
         """Return the test accuracy (percent) of guessing at random one of the value tokens up to a scored position."""
         tokens, examples = grid(test)
-        positions, labels = np.asarray(test.positions), np.asarray(test.labels)
+        positions, labels = test.positions, test.labels
         first, stop = 1 + self.keys, 1 + self.keys + self.values
         all_values = np.cumsum((tokens >= first) & (tokens < stop), axis=1)[examples, positions]
         hits = np.zeros(len(labels))
@@ -226,33 +229,3 @@ class NoisyRecall(Recall):
     vocabulary: PositiveInt
     noise: Annotated[float, Field(gt=0, lt=1)]
     noise_vocabulary: PositiveInt
-
-
-class _Sequences:
-    """Buffer of sequences [rows, length] that are filled from the left, with their ends and scored positions."""
-
-    def __init__(self, rows: int, length: int, filler: int) -> None:
-        self.tokens, self.scored = np.full((rows, length), filler), np.zeros((rows, length), dtype=bool)
-        self.ends = np.zeros(rows, dtype=np.int64)
-
-    def write(self, pair: np.ndarray, active: np.ndarray, repeated: np.ndarray, key_size: int) -> None:
-        """Append the nonzero tokens of `pair` [rows, pair_size] to the `active` sequences.
-
-        The values of `repeated` pairs are scored.
-        """
-        for column, token in enumerate(pair.T):
-            rows = np.flatnonzero(active & (token > 0))
-            self.tokens[rows, self.ends[rows]] = token[rows]
-            self.scored[rows, self.ends[rows]] = repeated[rows] & (column >= key_size)
-            self.ends[rows] += 1
-
-    def examples(self) -> Examples:
-        """Return inputs and answers [rows, length - 1] of the sequences, aligned to the right.
-
-        An answer is the next token if that token is scored, else -1.
-        """
-        length = self.tokens.shape[1]
-        source = (np.arange(length) + self.ends[:, None]) % length  # the unwritten positions come first
-        tokens = np.take_along_axis(self.tokens, source, axis=1)
-        scored = np.take_along_axis(self.scored, source, axis=1)
-        return tokens[:, :-1], np.where(scored, tokens, -1)[:, 1:]

@@ -15,9 +15,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from lra.core.errors import UserError
 from lra.datasets.groups import Group, by_size, by_value
-from lra.datasets.probes import Draws, Examples, Probe, grid
+from lra.datasets.probes import Draws, Even, Examples, Probe, grid
 from lra.datasets.splits import PositionLabels
 
 
@@ -38,16 +37,12 @@ class Mqar(Probe):
     name = "mqar"
     published: ClassVar = {"vocabulary": 8_192, "power": 0.01, "sizes": (100_000, 3_000, 3_000)}
 
-    length: PositiveInt
+    length: Even  # keys and values come in pairs
     pairs: PositiveInt | Annotated[list[PositiveInt], Field(min_length=1)]
-    vocabulary: PositiveInt
+    vocabulary: Even
     power: PositiveFloat
 
     def __post_init__(self) -> None:
-        for key in ("length", "vocabulary"):
-            value = getattr(self, key)
-            if value % 2:
-                raise UserError(f"task.{key}={value}: expected an even number, since keys and values come in pairs")
         self.turns = sorted(set(self.pairs)) if isinstance(self.pairs, list) else [self.pairs]
         # Equal settings, such as 4 and [4], become equal values, so that they have the same name and cached data.
         self.pairs = self.turns if len(self.turns) > 1 else self.turns[0]
@@ -89,8 +84,7 @@ class Mqar(Probe):
 def _asked(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
     """Return the distance of each query from its pair [m], and the number of pairs of its example [m]."""
     tokens, examples = grid(split)
-    positions = np.asarray(split.positions)
-    queried = tokens[examples, positions]
+    queried = tokens[examples, split.positions]
     pairs = split.counts(examples)
     shown = (tokens[examples, ::2] == queried[:, None]).argmax(axis=1)  # the first match is in the pairs
-    return positions - 2 * shown, pairs
+    return split.positions - 2 * shown, pairs

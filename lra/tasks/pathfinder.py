@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from lra.core.errors import UserError
 from lra.datasets.baselines import majority, nearest_centroid
 from lra.datasets.builder import GENERATED, Generated, TaskBuilder, in_order
 from lra.datasets.cache import Splits, Writer
@@ -27,7 +26,7 @@ from lra.tasks._pathfinder_snakes import BLOCK, Design, block
 
 VERSION = 1
 GREYS = 256
-ATTRIBUTES = ("marker distance", "distractors placed", "path length")  # distance and length are in pixels
+ATTRIBUTES = 3  # number of attributes of a generated picture, see `Images`
 
 # Options of the published data: the settings that LRA passes to the generator (lra_benchmarks/data/pathfinder.py) and,
 # for options that LRA does not set, the defaults of the generator (snakes2_wrapper.py).
@@ -55,16 +54,14 @@ class Paths(TaskBuilder):
     def groups(self, split: Pictures) -> dict[str, Group]:
         """Return the indices of a split's pictures grouped, separately, by length and class.
 
-        Generated pictures are also grouped by each of ATTRIBUTES.
+        Generated pictures are also grouped by distance of the markers, number of distractors and length of the path.
         """
         groups = super().groups(split)
-        if isinstance(split, Pictures) and split.attributes is not None:
-            distance, placed, path = split.attributes.reshape(len(split), len(ATTRIBUTES)).T
-            groups = {
-                **dict(zip(ATTRIBUTES, (by_size(distance), by_value(placed), by_size(path)), strict=True)),
-                **groups,
-            }
-        return groups
+        if split.attributes is None:
+            return groups
+        distance, placed, path = split.attributes.reshape(len(split), ATTRIBUTES).T
+        attributes = {"marker distance": by_size(distance), "distractors placed": by_value(placed)}
+        return {**attributes, "path length": by_size(path), **groups}
 
     def baseline_predictions(self, task: Task) -> np.ndarray | None:
         """Return, for each test picture [n], the more frequent label of train pictures with the same marker distance.
@@ -96,12 +93,6 @@ class Pathfinder(Design, Generated, Paths):
 
     name = "pathfinder"
 
-    def __post_init__(self) -> None:
-        if not self.paddle_margins:
-            raise UserError("task.paddle_margins=[]: expected at least one margin")
-        if (2 * self.paddle_thickness) % 1:
-            raise UserError(f"task.paddle_thickness={self.paddle_thickness}: expected a multiple of 0.5")
-
     @property
     def design(self) -> Design:
         """Options that determine a picture: all but the sizes and the seed."""
@@ -131,7 +122,7 @@ class Pathfinder(Design, Generated, Paths):
 
 
 def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, attributes: np.ndarray | None) -> None:
-    """Write pictures [n, W, W] uint8 with their labels [n], and with their ATTRIBUTES [n, 3] unless these are None."""
+    """Write pictures [n, W, W] uint8 with their labels [n], and with their attributes [n, 3] unless these are None."""
     if len(pixels):
         writer.extend(pixels, np.full(len(pixels), pixels[0].size), labels, attributes)
 
@@ -154,7 +145,7 @@ def by_distance(train: Pictures, test: Pictures) -> np.ndarray:
 
     If no picture of train has this distance, the label is 0.
     """
-    near, far = (np.asarray(split.attributes).reshape(len(split), len(ATTRIBUTES))[:, 0] for split in (train, test))
+    near, far = (np.asarray(split.attributes).reshape(len(split), ATTRIBUTES)[:, 0] for split in (train, test))
     counts = np.zeros((max(near.max(), far.max()) + 1, 2), dtype=np.int64)
     np.add.at(counts, (near, train.labels), 1)
     return counts.argmax(axis=1)[far]

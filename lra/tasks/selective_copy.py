@@ -7,10 +7,10 @@ Source:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from lra.datasets.groups import Group, by_size
 from lra.datasets.probes import Draws, Examples, Probe, grid
@@ -34,11 +34,10 @@ class SelectiveCopy(Probe):
 
     length: PositiveInt
     tokens: PositiveInt
-    vocabulary: PositiveInt
+    vocabulary: Annotated[int, Field(ge=4)]  # at least two tokens to copy, the blank and the sign
 
     def __post_init__(self) -> None:
         self.at_least(f"tokens={self.tokens}", length=2 * self.tokens + 2)
-        self.at_least(vocabulary=4)
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
         count, blank = self.tokens, self.vocabulary - 1
@@ -57,7 +56,7 @@ class SelectiveCopy(Probe):
         """Return the test accuracy (percent) of guessing at random one of the tokens to copy."""
         tokens, examples = grid(test)
         shown = tokens[tokens <= self.vocabulary - 2].reshape(len(tokens), -1)
-        hits = (shown[examples] == np.asarray(test.labels)[:, None]).mean(axis=1)
+        hits = (shown[examples] == test.labels[:, None]).mean(axis=1)
         return {"a token of the context at random": 100 * hits.mean()}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
@@ -67,9 +66,9 @@ class SelectiveCopy(Probe):
         from the token to its copy.
         """
         tokens, examples = grid(split)
-        order = np.asarray(split.positions) - (self.positions - self.tokens)
+        order = split.positions - (self.positions - self.tokens)
         before = tokens[:, : -self.tokens - 1]  # tokens before the copy sign
         # Positions of the tokens to copy [n, tokens]: the stable sort moves them before all blanks.
         shown = np.argsort(before > self.vocabulary - 2, axis=1, kind="stable")[:, : self.tokens]
-        distances = np.asarray(split.positions) - shown[examples, order]
+        distances = split.positions - shown[examples, order]
         return {"order": by_size(order + 1), "distance": by_size(distances)}

@@ -65,7 +65,7 @@ class WordProblem(Probe):
         return 1 + elements, answers
 
     def extra_baselines(self, train: PositionLabels, test: PositionLabels) -> dict[str, float]:
-        return {"the element itself": 100 * np.mean(self._own(test) == np.asarray(test.labels))}
+        return {"the element itself": 100 * np.mean(self._own(test) == test.labels)}
 
     def baseline_predictions(self, task: Task) -> np.ndarray:
         """Return the input element at each scored position [m] as the prediction; at position 0 it is correct."""
@@ -74,7 +74,7 @@ class WordProblem(Probe):
     def _own(self, split: PositionLabels) -> np.ndarray:
         """Return the index of the input element at each scored position [m]."""
         tokens, examples = grid(split)
-        return tokens[examples, np.asarray(split.positions)].astype(np.int64) - 1
+        return tokens[examples, split.positions].astype(np.int64) - 1
 
 
 def products(group: str) -> np.ndarray:

@@ -52,11 +52,9 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def local() -> tuple[int, int]:
-    """Return the index of this rank on its machine, and the number of ranks on that machine."""
-    if count() == 1:
-        return 0, 1
-    return int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+def count_here() -> int:
+    """Return the number of ranks on this machine."""
+    return int(os.environ["LOCAL_WORLD_SIZE"]) if count() > 1 else 1
 
 
 def shard(examples: np.ndarray) -> np.ndarray:
@@ -116,30 +114,6 @@ def pause_all(requested: Paused | None) -> None:
     """Raise `Paused` on every rank if any rank was asked to pause."""
     if (pause := first_from_any_rank(requested)) is not None:
         raise pause
-
-
-class Gate:
-    """Context manager in which the other ranks wait until rank 0 starts to train or leaves without training."""
-
-    def __init__(self) -> None:
-        self._open = False
-
-    def open(self) -> None:
-        """Let the other ranks start, if this is rank 0."""
-        if is_main():
-            self._open = True
-            all_reduce_sum(1)
-
-    def wait(self) -> bool:
-        """Wait for rank 0, and return False if it leaves without training."""
-        return all_reduce_sum(0) == [1]
-
-    def __enter__(self) -> "Gate":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if is_main() and not self._open:  # also after an error; else the others would wait for PATIENCE
-            all_reduce_sum(0)
 
 
 @contextmanager

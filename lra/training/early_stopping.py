@@ -45,13 +45,9 @@ class StoppingRule:
         self.progress: dict[str, Any] | None = None  # step and error (percent) of the last progress
 
     def update(self, last: dict[str, Any], best_step: int, tokens: int, seconds: float) -> None:
-        """Decide after an evaluation when the training ends.
+        """Decide after the evaluation `last`, an entry of the record, when the training ends.
 
-        Args:
-            last: the evaluation, as an entry of the record.
-            best_step: step of the best evaluation so far.
-            tokens: tokens trained on so far.
-            seconds: time of all training and evaluation so far.
+        `tokens` and `seconds` are totals of the training so far; `seconds` includes evaluations.
         """
         recipe, step = self.recipe, last["step"]
         if recipe.goal is not None:

@@ -145,12 +145,6 @@ def evaluate(
     return Score(correct=right, examples=predictions, loss=totals[3] / predictions, not_finite=infinite)
 
 
-def stacked(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return predicted classes and labels as an array [2, n] of the smallest integer type that fits."""
-    both = np.stack([predicted, labels])
-    return both.astype(np.min_scalar_type(both.max()))
-
-
 def diagnose(
     groups: dict[str, Group], predicted: np.ndarray, labels: np.ndarray, baseline: np.ndarray | None
 ) -> dict[str, dict[str, dict[str, int]]]:

@@ -27,15 +27,11 @@ class Diverged(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """An update that the device may not have finished.
-
-    Attributes:
-        numbers: loss, number of tokens without padding, number of tokens with padding, gradient norm.
-    """
+    """An update that the device may not have finished."""
 
     step: int
     lr: float
-    numbers: AsyncNumbers
+    numbers: AsyncNumbers  # [4]: loss, tokens without padding, tokens with padding, gradient norm
 
     def read(self) -> tuple[float, Tokens]:
         """Return the loss and the tokens. Raises `Diverged` if the loss or the gradient is not finite."""

@@ -75,7 +75,7 @@ class Recipe:
                 f"{' or '.join(OPEN_SCHEDULES)}"
             )
         if self.progress is not None and self.patience is None:
-            raise ValueError(f"progress={self.progress:g}: expected patience, too, a number of evaluations")
+            raise ValueError(f"progress={self.progress:g}: patience=null; set patience to a number of evaluations")
         if self.micro_batch > self.batch_size:
             raise ValueError(f"micro_batch={self.micro_batch} is larger than batch_size={self.batch_size}")
 

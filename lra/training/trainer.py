@@ -79,21 +79,13 @@ def compute_gradient(
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Destinations of a training's files, messages and metrics.
+    """Destinations of a training's files, messages and metrics."""
 
-    Args:
-        folder: receives `metrics.jsonl` and checkpoints; None: neither is written.
-        title: prefix of messages.
-        checkpoints: rule that says when one is due; None: only at the end and at a pause.
-        run: configuration and conditions of the run, which checkpoints store as JSON next to the state.
-        log: receives each line of `metrics.jsonl`.
-    """
-
-    folder: Path | None = None
-    title: str = "training"
-    checkpoints: Checkpoints | None = None
-    run: dict[str, Any] = field(default_factory=dict)
-    log: Callable[[dict[str, Any]], None] = lambda _: None
+    folder: Path | None = None  # receives `metrics.jsonl` and checkpoints; None: neither is written
+    title: str = "training"  # prefix of messages
+    checkpoints: Checkpoints | None = None  # None: checkpoints only at the end and at a pause
+    run: dict[str, Any] = field(default_factory=dict)  # configuration and conditions, stored in checkpoints as JSON
+    log: Callable[[dict[str, Any]], None] = lambda _: None  # receives each line of `metrics.jsonl`
 
 
 class Trainer:
@@ -150,7 +142,7 @@ class Trainer:
         Raises:
             Paused: on all ranks, if one of them is asked to stop; the state is saved.
             Diverged: a loss or gradient is not finite; weights and optimiser are those before that step. It is
-                raised one step later on an accelerator, where losses are read late.
+                raised up to one step later on an accelerator, where losses are read late.
         """
         say(f"{self.output.title}: {self.recipe.rate_in_words()}")
         if self.resumes:
@@ -178,11 +170,11 @@ class Trainer:
                         self.save()
                     seconds = self.seconds["train"] + self.window_seconds
                     distributed.pause_all(stop.pending() or limit(self.step, seconds))
-                distributed.pause_all(stop.signalled())  # a signal may have come since the last step
             except Paused:
                 self.save()
                 raise
         self.save()  # if the test is interrupted, the training need not be repeated
+        distributed.pause_all(stop.signalled())  # a signal may have come since the last step
 
     def _is_checkpoint_due(self) -> bool:
         """Return True on all ranks if a checkpoint is due."""
@@ -285,11 +277,7 @@ class Trainer:
             write_atomic(self.output.folder / METRICS, text.encode())
 
     def save(self) -> None:
-        """Write a checkpoint on rank 0.
-
-        Raises:
-            Diverged: on all ranks, if a loss or gradient of the latest updates is not finite.
-        """
+        """Write a checkpoint on rank 0. Raises `Diverged` on all ranks if an unread loss or gradient is not finite."""
         self.read_losses()
         if self.output.folder is not None and distributed.is_main():
             tensors, state = self.state_dict()
