@@ -30,7 +30,7 @@ def matrices(mixer: Mixer) -> dict[int, torch.Tensor]:
         cut = mixer.weight[:, :, tap].split(block)
         w = torch.block_diag(*[part.t() for part in cut])
         assert w.shape == (width, width)
-        if mixer.rank:
+        if isinstance(mixer.down, torch.nn.Linear):
             w = mixer.down.weight.t() @ w @ mixer.up.weight.t()
         by_lag[mixer.lags - 1 - tap] = w
     return by_lag

@@ -358,6 +358,6 @@ def test_a_record_is_written_as_it_is_read(folder: Path) -> None:
     for path in folder.rglob("record.json"):
         before = path.read_bytes()
         run = record.RunRecord.read(path)
-        run.write(path.parent)
+        record.write(path.parent, run.values())
         assert record.RunRecord.read(path) == run
         assert path.read_bytes() == before

@@ -165,7 +165,8 @@ def test_a_layer_may_be_called_twice_before_its_backward_pass(name: str) -> None
 
 def test_the_generator_layer_by_layer() -> None:
     generator = Generator(5, samples=17, noise_width=0.6, hidden_widths=[2.0, 4.0]).double()
-    assert generator.widths == [3, 10, 20, 5]
+    layers = [layer for layer in generator.modules() if isinstance(layer, torch.nn.Linear)]
+    assert [(layer.in_features, layer.out_features) for layer in layers] == [(3, 10), (10, 20), (20, 5)]
     for parameter in generator.parameters():
         torch.nn.init.normal_(parameter)
     values = {name: value.detach() for name, value in generator.named_parameters()}

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,16 +15,42 @@ from torch.profiler import profile, record_function
 from torch.utils.benchmark import Timer
 
 from lra.bench.settings import BenchSettings
-from lra.bench.subjects import Subject, layer_step, model_step
+from lra.bench.subjects import Subject, layer_step, model_step, subjects_of
 from lra.core.console import say
 from lra.core.files import write_atomic, write_json
 from lra.ops import products
+from lra.records import provenance
 from lra.runs.describe import counter
+from lra.runs.device import device_of, keep_memory, reproducible
 
 NAME, PAGE, FIGURE = "bench.json", "README.md", "lengths.svg"
 TITLES = {"step": "A training step", "layer": "Layers, forward and backward", "model": "Training steps of models"}
+FOLDERS = ("out", "cache", "data_dir", "workers")  # keys that do not change measurements
 Record = dict[str, Any]
 ALLOCATION, MEASURED = "[memory]", "measured step"  # names of events in a profile
+
+
+def measure(settings: BenchSettings) -> dict[str, Any]:
+    """Return the measurements of all subjects, with PyTorch set up as in a training run."""
+    started = provenance.now()
+    device = device_of(settings.device)
+    compared = subjects_of(settings)
+    torch.set_num_threads(settings.threads)
+    reproducible()
+    keep_memory()  # before the first product, as in a run
+    library = products.choose(settings.products) if device == "cpu" else "mkl"
+    with products.using(library):
+        results = list(compare(settings, compared, device))
+    measured: dict[str, Any] = {"results": results}
+    if settings.what == "step" and device == "cpu":
+        tokens = settings.train.micro_batch * results[0]["length"]
+        sizes = (tokens, settings.model.dim, settings.model.mlp_dim)
+        measured["products"] = product_rates(*sizes, settings.rounds)
+    config = {key: value for key, value in asdict(settings).items() if key not in FOLDERS}
+    where = provenance.provenance(config, None, device, settings.precision, started)
+    if device == "cpu":
+        where["products"] = library
+    return {"config": config, **measured, "provenance": where}
 
 
 def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> Iterator[Record]:
@@ -174,17 +201,22 @@ def page(record: Record) -> Iterator[str]:
 
 
 def figure(results: list[Record]) -> bytes:
-    """Return an SVG figure with the time (ms) and the peak memory (MB) of each subject by length."""
+    """Return an SVG figure with the time (seconds) and the peak memory (MB) of each subject by length."""
     drawing = Figure(figsize=(7, 3), layout="constrained")
     panels = drawing.subplots(1, 2)
     for title in dict.fromkeys(result["subject"] for result in results):
         rows = [row for row in results if row["subject"] == title and row["seconds"] is not None]
         lengths = [row["length"] for row in rows]
-        panels[0].plot(lengths, [1e3 * median(row["seconds"]) for row in rows], marker="o", label=title)
+        panels[0].plot(lengths, [median(row["seconds"]) for row in rows], marker="o", label=title)
         panels[1].plot(lengths, [row["peak_bytes"] / 1e6 for row in rows], marker="o")
-    for panel, name in zip(panels, ("ms", "peak MB"), strict=True):
+    lengths = sorted({result["length"] for result in results})
+    for panel, name in zip(panels, ("seconds", "peak MB"), strict=True):
         panel.set(xscale="log", yscale="log", xlabel="length", ylabel=name)
-    panels[0].legend(fontsize=6)
+        panel.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=30)
+        panel.minorticks_off()
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].legend(frameon=False, fontsize=7)
     image = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "lra"}):  # so that equal results give equal bytes
         drawing.savefig(image, format="svg", metadata={"Date": None})

@@ -9,11 +9,13 @@ from omegaconf import DictConfig
 from lra.cli.command import command
 from lra.config import configure
 from lra.core.console import say
-from lra.runs.prepare import PrepareSettings, card, prepare, summary
 
 
 def job(cfg: DictConfig) -> None:
     """Prepare the data of one task and print a summary of them."""
+    # Here, because --help needs none of the libraries that read data.
+    from lra.runs.prepare import PrepareSettings, card, prepare, summary
+
     settings = configure.part(PrepareSettings, cfg)
     started = time.monotonic()
     _, task = prepare(settings, HydraConfig.get().overrides.task)

@@ -71,7 +71,7 @@ def weigh(
     if not dropout.drops:
         if q.dim() > 4:  # the fused kernels take only [B, H, n, d]
             if mask is not None:
-                mask = mask.expand(-1, *q.shape[1:-2], -1, -1).flatten(1, -3)  # [B, H ..., n or 1, m]
+                mask = mask.expand(-1, *q.shape[1:-2], -1, -1).flatten(1, -3)  # [B or 1, H ..., n or 1, m]
             flat_q, flat_k, flat_v = (x.flatten(1, -3) for x in (q, k, v))  # [B, H ..., n or m, d]
             return weigh(flat_q, flat_k, flat_v, mask, scale, dropout).view_as(q)
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)

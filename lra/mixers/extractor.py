@@ -57,7 +57,6 @@ class Extractor(Mixer):
         adjust: bool,
     ) -> None:
         super().__init__(config)
-        self.rank = rank
         self.lags = min(lags, config.max_positions)
         self.taps = self.lags if self.causal else 2 * self.lags - 1
         self.width = rank or config.dim

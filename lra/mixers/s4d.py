@@ -76,7 +76,6 @@ class S4D(Mixer):
             raise UserError(f"attention.copies={copies} does not divide model.dim={config.dim}")
         if state % 2:
             raise UserError(f"attention.state={state}: expected an even number, as modes come in conjugate pairs")
-        self.state = state
         self.directions = 1 if self.causal else 2
         dim, modes = config.dim, state // 2
         frequency = (math.pi if init == "lin" else 1) * torch.arange(modes, dtype=torch.get_default_dtype())

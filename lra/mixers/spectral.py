@@ -350,7 +350,6 @@ class Generator(Spectrum):
     def __init__(self, head_dim: int, *, samples: int, noise_width: float, hidden_widths: list[float]) -> None:
         widths = [max(1, int(width * head_dim)) for width in (noise_width, *hidden_widths)]
         super().__init__(torch.randn(samples, widths[0]), samples)
-        self.widths = [*widths, head_dim]
         hidden = []
         for inputs, outputs in pairwise(widths):
             norm = nn.BatchNorm1d(outputs, track_running_stats=False)

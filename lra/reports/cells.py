@@ -54,8 +54,12 @@ class Cell:
         self.lr = float(rates[0]) if len(rates) == 1 else None  # None if the seeds have several rates
         self.best_val = fmean(validated) if len(validated) else None
         self.is_own = any(record.row for record in self.records)  # the attention is a user's class
-        self.is_pretrained = any(record.config.get("pretrain") for record in self.records)
-        self.is_initialised = any(record.config.get("init") for record in self.records)
+        configs = [record.config for record in self.records]
+        self.is_pretrained = any(config.get("pretrain") for config in configs)
+        self.is_initialised = self.is_pretrained or any(config.get("init") for config in configs)
+        # a Transformer as in publications: random initial weights, and all of them trained
+        frozen = any(config.get("train", {}).get("freeze") for config in configs)
+        self.is_vanilla = (self.attention, self.variant) == VANILLA and not (self.is_initialised or frozen)
         self.goal = self.records[0].goal if self.records else None  # all runs of a cell have one goal
         self.ran: int | None = None
         self.solved: int | None = None
@@ -75,13 +79,6 @@ class Cell:
         self.p_holm: float | None = None  # corrected over all comparisons of the column
 
     @property
-    def is_vanilla(self) -> bool:
-        """True for a Transformer with random initial weights, none of them frozen."""
-        loaded = self.is_pretrained or self.is_initialised or not self.records
-        frozen = any(record.config.get("train", {}).get("freeze") for record in self.records)
-        return (self.attention, self.variant) == VANILLA and not loaded and not frozen
-
-    @property
     def verdict(self) -> str | None:
         """Result of the comparison, such as `better`, from its corrected p-value; None if there is no comparison."""
         return self.comparison.word(self.p_holm) if self.reference else None
@@ -98,7 +95,7 @@ class Cell:
         # the weights of the last step were not selected, so this rule needs no footnote
         if any("best_test" in record.test for record in self.records) and self.frame.selection.iloc[0] != "last":
             yield "checkpoint selected on the test split"
-        if self.is_pretrained or self.is_initialised:
+        if self.is_initialised:
             yield "starts from pretrained weights"
         if inexact := sum(bool(record.inexact) for record in self.records):
             yield f"{inexact} of {plural(len(self.records), 'seed')} resumed under other conditions (resume=inexact)"

@@ -41,10 +41,7 @@ Style = dict[str, Any]
 
 
 def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
-    """Return the figure of README.md, and a list of panels for each figure of index.html by title, all as SVG.
-
-    Figures without data are left out.
-    """
+    """Return the figure of README.md and, for each figure of index.html with data, its panels by title, all as SVG."""
     draw: dict[str, Callable[[Axes, Column, dict[str, Style]], bool]] = {
         SEEDS: _seeds,
         "Steps to the goal": _steps,
@@ -207,10 +204,7 @@ def _curves(axis: Axes, column: Column, styles: dict[str, Style]) -> bool:
 
 
 def _cost(axis: Axes, column: Column, styles: dict[str, Style]) -> bool:
-    """Draw the mean test result against the median training time; return True if there are two systems or more.
-
-    The time axis is logarithmic if the times differ by more than a factor of three.
-    """
+    """Draw the mean test result against the median training time; return True if there are two systems or more."""
     times = []
     for cell in column.cells:
         seconds = cell.finished.train_seconds.dropna()
@@ -219,7 +213,7 @@ def _cost(axis: Axes, column: Column, styles: dict[str, Style]) -> bool:
             axis.plot(times[-1:], [cell.summary.mean], **{**styles[cell.system], "linestyle": "none"})
     if len(times) < 2:  # a single point compares nothing
         return False
-    wide = max(times) > 3 * min(times)
+    wide = max(times) > 3 * min(times)  # a linear axis would crowd the fast systems
     if wide:
         axis.set_xscale("log")
     # beyond a factor of 30 only powers of ten have labels, because more labels would overlap

@@ -173,11 +173,7 @@ def default_reference() -> tuple[str | None, float]:
 
 
 def declared_reference(frame: pd.DataFrame) -> tuple[str | None, float]:
-    """Return the reference system and the margin that the sweeps of a column declared, or the defaults if none did.
-
-    Raises:
-        UserError: if the sweeps declared different ones.
-    """
+    """Return the reference system and margin declared by the sweeps of a column, or the defaults. Raises UserError."""
     known = frame[["reference", "margin"]].dropna(subset="margin").drop_duplicates().values.tolist()
     pairs = [(name if isinstance(name, str) else None, margin) for name, margin in known] or [default_reference()]
     if len(pairs) > 1:

@@ -72,10 +72,7 @@ class Report:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """One row per system and per trivial baseline of each `Column`.
-
-        The row has the values of table.csv, and `kind`, `short` and `published_mean`.
-        """
+        """One row per system and per trivial baseline of each `Column`: table.csv, with some more columns."""
         return pd.concat([column.rows() for column in self.columns], ignore_index=True)
 
     @cached_property

@@ -111,10 +111,7 @@ def _of_files(run: Run, folder: Path) -> Iterator[str]:
 
 
 def difference(path: Path, expected: str) -> Iterator[str]:
-    """Yield a message for the first line of a report file that differs from `expected`, if any.
-
-    Lines with the folder's name (`NAMED`) may differ, since a copied folder may have another name.
-    """
+    """Yield a message for the first line of a report file that differs from `expected`, if any."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:

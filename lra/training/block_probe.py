@@ -38,26 +38,21 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
         for block in model.blocks:
             hooks.enter_context(block.register_forward_pre_hook(lambda _block, inputs: entered.append(inputs[:2])))
         logits, labels = predict(model, read(split, first, first, length), precision)
-    gradients = _gradient_norms(model, cross_entropy(logits, labels))
-    # Measure the blocks in order, because a mixer may read the memory of the previous block's mixer.
-    measured = [
-        {**_inside(block, *inputs), "gradient_norm": gradient}
-        for block, inputs, gradient in zip(model.blocks, entered, gradients, strict=True)
-    ]
-    return {name: [of_block[name] for of_block in measured] for name in measured[0]}
-
-
-def _gradient_norms(model: Model, loss: Tensor) -> list[float | None]:
-    """Return the gradient norm of each block, None for frozen blocks; `grad` of the parameters is not changed."""
+    # One backward pass for all blocks, by `grad`, which leaves `parameter.grad` of the training as it is.
     trained = [[parameter for parameter in block.parameters() if parameter.requires_grad] for block in model.blocks]
-    flat = [parameter for block in trained for parameter in block]
+    flat, loss = [parameter for block in trained for parameter in block], cross_entropy(logits, labels)
     gradients = iter(torch.autograd.grad(loss, flat, allow_unused=True) if flat else ())
-    norms = []
+    norms: list[float | None] = []  # of each block; None for frozen blocks
     for block in trained:
         # In float64: the squares of many small gradients would lose digits in bf16 and fp32.
         parts = [gradient.double().norm() for gradient in islice(gradients, len(block)) if gradient is not None]
         norms.append(torch.stack(parts).norm().item() if parts else None)
-    return norms
+    # Measure the blocks in order, because a mixer may read the memory of the previous block's mixer.
+    measured = [
+        {**_inside(block, *inputs), "gradient_norm": norm}
+        for block, inputs, norm in zip(model.blocks, entered, norms, strict=True)
+    ]
+    return {name: [of_block[name] for of_block in measured] for name in measured[0]}
 
 
 @torch.no_grad()
