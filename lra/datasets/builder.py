@@ -299,7 +299,7 @@ def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> 
         UserError: a worker process was killed.
     """
     # Use loky: processes that the standard library spawns would run the caller's script again, and then wait for the
-    # task's lock, which this process holds.
+    # task's lock, which this process holds. `joblib.Parallel` would run ahead of the caller without a bound.
     from joblib.externals.loky import ProcessPoolExecutor
 
     calls = iter(calls)

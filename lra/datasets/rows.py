@@ -172,6 +172,7 @@ def new_folder(folder: Path, key: str) -> Iterator[Path]:
         UserError: `folder` is not empty, or cannot be written.
     """
     refuse_used(folder, key)
+    # A sibling of `folder`, because a folder can be renamed only within its file system.
     staging = folder.absolute().with_name(f".{folder.name}.{secrets.token_hex(8)}.tmp")
     try:
         staging.mkdir(parents=True)

@@ -204,10 +204,7 @@ def _curves(axis: Axes, column: Column, styles: dict[str, Style]) -> bool:
 
 
 def _cost(axis: Axes, column: Column, styles: dict[str, Style]) -> bool:
-    """Draw the mean test result against the median training time; return True if there are two systems or more.
-
-    The time axis is logarithmic if the times differ by more than a factor of three.
-    """
+    """Draw the mean test result against the median training time; return True if there are two systems or more."""
     times = []
     for cell in column.cells:
         seconds = cell.finished.train_seconds.dropna()
@@ -216,7 +213,7 @@ def _cost(axis: Axes, column: Column, styles: dict[str, Style]) -> bool:
             axis.plot(times[-1:], [cell.summary.mean], **{**styles[cell.system], "linestyle": "none"})
     if len(times) < 2:  # a single point compares nothing
         return False
-    wide = max(times) > 3 * min(times)
+    wide = max(times) > 3 * min(times)  # a linear axis would crowd the fast systems
     if wide:
         axis.set_xscale("log")
     # beyond a factor of 30 only powers of ten have labels, because more labels would overlap

@@ -117,10 +117,7 @@ class Published:
         return row, *key, natural, settings
 
     def task_order(self, task: str) -> tuple:
-        """Return a sort key: the task's index in `tasks` or, if it is not there, that of the task without options.
-
-        Other tasks are last.
-        """
+        """Return a sort key: the index in `tasks` of the task or of its name without options; other tasks are last."""
         tasks = list(self.tasks)
         name = task if task in tasks else task.partition(" (")[0]
         return (tasks.index(name) if name in tasks else len(tasks), task)

@@ -1,6 +1,5 @@
 """Format the tables of a report as text, with one row per system, one column per task, and footnotes."""
 
-from collections.abc import Iterable
 from statistics import multimode
 from string import ascii_lowercase
 
@@ -35,12 +34,20 @@ class Tables:
         systems = {cell.system: cell.complexity for cell in cells}
         trivial = dict.fromkeys((f"*baseline: {name}*" for column in columns for name in column.baselines), "")
         results, notes = pd.DataFrame({"complexity": pd.Series(systems | trivial)}), Footnotes()
+        # seeds that reached the goal of each task, and median steps to it
+        solved, steps = pd.DataFrame(index=[*systems]), pd.DataFrame(index=[*systems])
         for column in columns:
             for header, texts in _texts(column, notes).items():
                 results[header] = pd.Series(texts)  # aligned by system; systems that the task lacks become NaN
+            for cell in column.cells:
+                if cell.goal is not None:
+                    header = f"{column.name}, {cell.goal:g} %"
+                    solved.loc[cell.system, header] = f"{cell.solved} of {cell.ran}"
+                    steps.loc[cell.system, header] = number(cell.median_steps, ",.0f")
         self.results = results.fillna("").reset_index(names="system")  # the last `trivial` rows are trivial baselines
         self.trivial = len(trivial)
-        self.solved, self.steps = _goals(columns, systems)
+        solved, steps = (frame.dropna(how="all").fillna("").reset_index(names="system") for frame in (solved, steps))
+        self.solved, self.steps = solved, steps if steps.drop(columns="system").any(axis=None) else pd.DataFrame()
         self.notes = {letter: text for text, letter in notes.letters.items()}
 
 
@@ -63,19 +70,6 @@ def _texts(column: Column, notes: Footnotes) -> dict[str, dict[str, str]]:
     texts |= {f"*baseline: {name}*": number(value) for name, value in column.baselines.items()}
     published = {cell.system: number(cell.published) for cell in column.cells}
     return {title: texts} | ({f"{column.name}, published": published} if any(published.values()) else {})
-
-
-def _goals(columns: list[Column], systems: Iterable[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return two tables with a row per system: seeds that reached the goal of each task, and median steps to it."""
-    solved, steps = pd.DataFrame(index=systems), pd.DataFrame(index=systems)
-    for column in columns:
-        for cell in column.cells:
-            if cell.goal is not None:
-                header = f"{column.name}, {cell.goal:g} %"
-                solved.loc[cell.system, header] = f"{cell.solved} of {cell.ran}"
-                steps.loc[cell.system, header] = number(cell.median_steps, ",.0f")
-    solved, steps = (frame.dropna(how="all").fillna("").reset_index(names="system") for frame in (solved, steps))
-    return solved, steps if steps.drop(columns="system").any(axis=None) else pd.DataFrame()
 
 
 def unbeaten(columns: list[Column]) -> str:

@@ -20,6 +20,7 @@ OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE = "]"
 WORDS = (*"0123456789", *OPERATORS, CLOSE)
 IDS = {word: number for number, word in enumerate(WORDS, start=1)}  # 0 is padding; the id 16 of unknown words is unused
+# Another number would give other data.
 TREES_PER_CHUNK = 8_192  # number of candidates drawn together; only those with a length within the bounds are used
 FRUITLESS_CHUNKS = 64  # number of consecutive chunks without a new expression after which `generate` gives up
 
@@ -143,6 +144,7 @@ def _fold(levels: list[Level]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         inner = arguments > 0
         if inner.any():
             starts = np.cumsum(arguments[inner]) - arguments[inner]  # index of each operator's first child
+            # `sizes[0]` and `values[0]` belong to the level below, whose nodes are the children of this level.
             size[inner] = 2 + np.add.reduceat(sizes[0], starts)  # 2 for the operator and its bracket
             value[inner] = _apply(symbol[inner] - 10, values[0], starts, arguments[inner])
         sizes.insert(0, size)

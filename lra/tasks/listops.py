@@ -24,7 +24,7 @@ from lra.tasks import Split, Task, TaskSpec, titled
 from lra.tasks._listops_trees import CLOSE, IDS, OPERATORS, WORDS, generate
 
 VERSION = 2  # version 1 had the same expressions, but no baseline on the first three tokens
-VOCABULARY = len(WORDS) + 2
+VOCABULARY = len(WORDS) + 2  # with padding and LRA's id of unknown words, which does not occur
 
 # Options of LRA; with other options the task's name lists the differences.
 PUBLISHED = {
@@ -60,6 +60,7 @@ class Expressions(TaskBuilder):
         """Write basic_{train,val,test}.tsv as Long Range Arena's generator does (lra_benchmarks/data/listops.py)."""
         for split in SPLITS:
             examples: Split = getattr(task, split)
+            # LRA writes with `csv.writer`, whose line end is \r\n.
             with open(folder / f"basic_{split}.tsv", "w", encoding="ascii", newline="\r\n") as file:
                 file.write("Source\tTarget\n")
                 for row, ids in enumerate(examples.stored(examples.index)):
@@ -246,7 +247,7 @@ def _starts(split: Split, count: int) -> np.ndarray:
     indices = split.offsets[split.index][:, None] + np.arange(count)  # [n, count]
     inside = indices < split.offsets[split.index + 1][:, None]
     tokens = np.where(inside, split.tokens[np.minimum(indices, len(split.tokens) - 1)], 0).astype(np.int64)
-    return tokens @ VOCABULARY ** np.arange(count)
+    return tokens @ VOCABULARY ** np.arange(count)  # [n]: the tokens as digits in base VOCABULARY
 
 
 def depths(split: Split) -> np.ndarray:

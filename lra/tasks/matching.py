@@ -21,7 +21,7 @@ from lra.datasets.tokenise import byte_ids, text_of
 from lra.tasks import Split, Task
 from lra.tasks.text import ByteTexts
 
-LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
+LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}  # LRA's files have 0.0 and 1.0
 FILE_SPLITS = {"train": "train", "val": "eval", "test": "test"}  # names of the splits in file names
 
 Pair = tuple[int, bytes, bytes]

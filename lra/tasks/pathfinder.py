@@ -109,7 +109,7 @@ class Pathfinder(Design, Generated, Paths):
         stops = np.cumsum(list(self.sizes.values()))
         total, done = sum(self.sizes.values()), 0
         # Blocks have a fixed size, so that a larger data set begins with the same pictures.
-        calls = ((number, self.seed, self.design) for number in range(-(-total // BLOCK)))
+        calls = ((number, self.seed, self.design) for number in range(-(-total // BLOCK)))  # rounded up
         for images in in_order(block, calls, self.config.workers):
             # Index of the split of each image; images of the last block beyond `total` have 3, which is no split.
             split = np.searchsorted(stops, done + np.arange(BLOCK), side="right")

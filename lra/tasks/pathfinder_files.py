@@ -91,6 +91,7 @@ def divided(n: int, split: str) -> dict[str, np.ndarray]:
 
     order = np.arange(n)
     if split == "s4":
+        # torch.utils.data.random_split draws the same permutation.
         order = torch.randperm(n, generator=torch.Generator().manual_seed(S4_SEED)).numpy()
     parts = np.split(order, [n - 2 * (n // 10), n - n // 10])
     return dict(zip(SPLITS, parts, strict=True))
@@ -100,6 +101,7 @@ def _entries(folder: Path, files: list[Path]) -> list[Entry]:
     """Return the pictures and labels that the metadata files list; the files are read in the order of their numbers."""
     entries = []
     for path in sorted(files, key=lambda path: int(path.stem)):
+        # A name that is not UTF-8 is reported below as a missing file.
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
             fields = line.split()
             if len(fields) <= LABEL or fields[LABEL] not in ("0", "1"):
