@@ -111,7 +111,7 @@ class TaskBuilder(ABC):
     def groups(self, split: Any) -> dict[str, Group]:
         """Return the indices of a split's examples grouped by length and, separately, by class.
 
-        This default is for tasks that classify.
+        This default is for tasks that classify. Probes group predictions instead of examples.
         """
         return {"length": by_size(split.lengths(np.arange(len(split))).sum(axis=1)), "class": by_value(split.labels)}
 

@@ -148,7 +148,6 @@ class Probe(Generated):
         return {}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Return the indices of a split's predictions, grouped by the scored position."""
         return {"position": by_size(split.positions)}
 
 

@@ -223,7 +223,6 @@ class Files(FromSource):
         return scores
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Return the indices of a split's examples grouped by length and, separately, by the name of the class."""
         labels = self.class_names()
         return {**super().groups(split), "class": by_value(split.labels, lambda number: labels[number])}
 

@@ -42,7 +42,6 @@ class Expressions(TaskBuilder):
     """Base class of the tasks with ListOps expressions, generated or from files."""
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Return the indices of a split's expressions grouped, separately, by root operator, depth, length, class."""
         return {
             "root operator": by_value(_starts(split, 1), lambda root: WORDS[root - 1].removeprefix("[")),
             "depth": by_value(depths(split)),
@@ -195,20 +194,16 @@ def with_parentheses(words: list[str]) -> str:
     In this notation an operator takes its arguments and the closing bracket one at a time, each in a new pair of
     parentheses.
     """
-    written: list[str] = []
-    operators: list[int] = []  # indices in `written` of the operators that are not closed yet
+    open_: list[str] = []  # the operators that are not closed yet, each with its arguments so far
     for word in words:
-        written.append(word)
         if word in OPERATORS:
-            operators.append(len(written) - 1)
+            open_.append(word)
             continue
-        # A closing bracket is taken by its operator; then the whole expression, like a digit, is an argument of the
-        # operator around it.
-        taken_by = [operators.pop()] if word == CLOSE else []
-        for index in [*taken_by, *operators[-1:]]:
-            written[index] = f"( {written[index]}"
-            written[-1] += " )"
-    return " ".join(written)
+        # A closed expression is, like a digit, an argument of the operator around it; the root has none around it.
+        argument = f"( {open_.pop()} {word} )" if word == CLOSE else word
+        if open_:
+            open_[-1] = f"( {open_[-1]} {argument} )"
+    return argument
 
 
 def _read(path: Path) -> Iterator[tuple[int, np.ndarray]]:

@@ -53,7 +53,6 @@ class Pairs(ByteTexts):
         return {"majority class": majority(train, test), "cosine of bag of words": pair_cosine(train, test)}
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Return the indices of a split's pairs grouped, separately, by `Overlap` in percent, length and class."""
         overlap = Overlap(split)(split, np.arange(len(split)))
         return {"overlap (%)": by_size(np.rint(100 * overlap).astype(np.int64)), **super().groups(split)}
 
