@@ -10,7 +10,7 @@ from torch.nn.functional import gelu, linear
 
 from lra.network.architecture import Architecture
 from lra.ops.device import at_least_float32, autocast_dtype
-from lra.ops.dropout import Dropout, ZeroAt, zero_
+from lra.ops.dropout import Dropout
 from lra.ops.packing import Packed
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
@@ -83,7 +83,7 @@ class FeedForward(nn.Sequential):
             # The inner dropout comes before the bias, which therefore gets the outer scale alone.
             bias = None if second.bias is None else second.bias * outer.scale
             y = linear(hidden.flatten(0, -2), second.weight * (inner.scale * outer.scale), bias)
-            return ZeroAt.apply(y, outer.indices(x)).view(x.shape)  # [B N, D] -> [B, N, D]
+            return y.flatten().index_fill(0, outer.indices(x), 0).view(x.shape)  # [B N, D] -> [B, N, D]
         for layer in self:
             x = layer(x, packed) if isinstance(layer, Dropout) else layer(x)
         return x
@@ -106,3 +106,9 @@ class _GeluDrop(torch.autograd.Function):
         x, indices = ctx.saved_tensors
         grad = zero_(grad.contiguous(), indices)  # in place: nothing else reads this gradient
         return torch.ops.aten.gelu_backward.grad_input(grad, x, grad_input=grad), None
+
+
+def zero_(x: Tensor, indices: Tensor) -> Tensor:
+    """Set the values at flat `indices` of a contiguous tensor to zero, in place, and return the tensor."""
+    x.view(-1).index_fill_(0, indices, 0)
+    return x

@@ -96,7 +96,8 @@ class Dropout(Keyed):
         if not self.drops:
             return x
         if columns is None and self.draws_indices(x, packed):
-            return ZeroAt.apply(x.contiguous() * self.scale, self.indices(x))
+            # In place, because nothing else reads the product.
+            return (x.flatten() * self.scale).index_fill_(0, self.indices(x), 0).view(x.shape)
         kept = self.hash(x, packed, columns) >= round(self.p * 2**32) - 2**31  # uniform in [-2^31, 2^31)
         return torch.where(kept, x * self.scale, 0)
 
@@ -181,23 +182,3 @@ def set_keys(model: nn.Module, *, seed: int, step: int, documents: Sequence[int]
     for layer, (module, *noise) in enumerate(zip(layers, *copies, strict=True)):  # type: ignore[call-overload]
         module.key, module.documents = (seed, step, layer), documents
         module.hash_words, module.seed = noise
-
-
-def zero_(x: Tensor, indices: Tensor) -> Tensor:
-    """Set the values at flat `indices` of a contiguous tensor to zero, in place, and return the tensor."""
-    x.view(-1).index_fill_(0, indices, 0)
-    return x
-
-
-class ZeroAt(torch.autograd.Function):
-    """`zero_` with a gradient. x is changed in place, so it must be a new tensor that nothing else reads."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, indices: Tensor) -> Tensor:
-        ctx.save_for_backward(indices)
-        ctx.mark_dirty(x)
-        return zero_(x, indices)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        return zero_(grad.clone(memory_format=torch.contiguous_format), *ctx.saved_tensors), None
