@@ -74,7 +74,7 @@ class Subject:
         return 0.0 if largest <= self.tolerance * expected.abs().max().item() else largest
 
     def compare(self, expected: Tensor, other: Tensor, what: str, hint: str = "") -> None:
-        """Raise CheckFailed with the message "`what` differ by ..." if two tensors differ."""
+        """Raise CheckFailed, with `what` as the start of the message, if two tensors differ beyond the tolerance."""
         if difference := self.difference(expected, other):
             raise CheckFailed(f"{what} differ by {difference:.2g}", hint)
 

@@ -138,7 +138,7 @@ def sweep_partials(folder: Path) -> None:
     """Remove temporary files that killed processes left in a folder; the caller must hold its lock."""
     for path in folder.glob(PARTIALS):
         if not path.is_dir():
-            path.unlink(missing_ok=True)  # the process that wrote it may be removing it now
+            path.unlink(missing_ok=True)
 
 
 def explained(error: OSError, path: Path, written: bool) -> UserError:

@@ -29,6 +29,7 @@ def nearest_centroid(train: Split, test: Split) -> float:
     classes, counts = np.unique(train.labels, return_counts=True)
     sums = np.zeros((len(classes), pixels))  # in float64, sums of whole numbers are exact
     for rows in _blocks(len(train), PICTURES):
+        # [classes, rows] @ [rows, pixels]
         sums += (train.labels[rows] == classes[:, None]).astype(np.float64) @ train.pad(rows, pixels)
     means = sums / counts[:, None]
     correct = 0
@@ -86,9 +87,10 @@ class Overlap:
         from sklearn.feature_extraction.text import HashingVectorizer
 
         self._words = HashingVectorizer(norm=None, alternate_sign=False, dtype=np.float32)
+        # Evenly spaced, because files may be sorted by label: [pairs].
         self.rows = np.linspace(0, len(split) - 1, min(len(split), COSINE_PAIRS)).astype(np.int64)
         bags, _ = self._counts(split, self.rows)
-        frequency = bags.getnnz(axis=0)
+        frequency = bags.getnnz(axis=0)  # [buckets]: number of documents with each bucket
         kept = (frequency >= 2) & (frequency <= bags.shape[0] / 5)
         self._rarity = np.where(kept, 1 + np.log((1 + bags.shape[0]) / (1 + frequency)), 0).astype(np.float32)
 

@@ -111,7 +111,7 @@ class TaskBuilder(ABC):
     def groups(self, split: Any) -> dict[str, Group]:
         """Return the indices of a split's examples grouped by length and, separately, by class.
 
-        This default is for tasks that classify.
+        This default is for tasks that classify. Probes group predictions instead of examples.
         """
         return {"length": by_size(split.lengths(np.arange(len(split))).sum(axis=1)), "class": by_value(split.labels)}
 
@@ -299,7 +299,7 @@ def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> 
         UserError: a worker process was killed.
     """
     # Use loky: processes that the standard library spawns would run the caller's script again, and then wait for the
-    # task's lock, which this process holds.
+    # task's lock, which this process holds. `joblib.Parallel` would run ahead of the caller without a bound.
     from joblib.externals.loky import ProcessPoolExecutor
 
     calls = iter(calls)

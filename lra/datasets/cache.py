@@ -37,7 +37,7 @@ SPLITS = ("train", "val", "test")
 MAX_CLASSES = 2**16  # maximum number of classes, and of token ids, since labels and tokens are stored as uint16
 LOCK_TIMEOUT_SECONDS = 3600
 REMEDY = "choose another folder with cache=... or LRA_CACHE"
-# Former names of arrays; `_digest` still uses them, so that digests equal those in the records of old runs.
+# Former names of arrays; digests still use them, so that digests equal those in the records of old runs.
 IN_DIGESTS = {"positions": "places", "attributes": "known"}
 
 Splits = dict[str, Any]  # splits by name; the task's spec determines the subclass of `Split`
@@ -96,7 +96,7 @@ def is_prepared(builder: "TaskBuilder") -> bool:
 
 
 def _folder(builder: "TaskBuilder", identity: Identity) -> Path:
-    folder = builder.config.cache / identity["task"] / digest(identity)[:12]
+    folder = builder.config.cache / identity["task"] / digest(identity)[:12]  # 48 bits, enough for one task's data sets
     check_access(folder, REMEDY)
     return folder
 
@@ -124,9 +124,13 @@ def _build(builder: "TaskBuilder", folder: Path, identity: Identity) -> None:
         baselines = {name: float(score) for name, score in builder.baselines(mapped).items()}
         if not all(map(math.isfinite, baselines.values())):
             raise UserError(f"{task}: baselines {baselines}, expected finite numbers")
+        values = {}  # SHA-256 of the values of each array, which do not depend on the file format
+        for path in staging.glob(f"*{ARRAY}"):
+            split, name = path.stem.split(".")
+            values[f"{split}.{IN_DIGESTS.get(name, name)}"] = hashlib.sha256(np.load(path, mmap_mode="r")).hexdigest()
         manifest = {
             "identity": identity,
-            "digest": _digest(staging),
+            "digest": digest(values),
             "files": {path.name: sha256(path) for path in sorted(staging.iterdir())},
             "source": source,
             "baselines": baselines,
@@ -142,15 +146,6 @@ def _build(builder: "TaskBuilder", folder: Path, identity: Identity) -> None:
         for writer in writers.values():
             writer.discard()
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def _digest(folder: Path) -> str:
-    """Return a SHA-256 of the values of all arrays in a folder; it does not depend on the file format."""
-    digests = {}
-    for path in folder.glob(f"*{ARRAY}"):
-        split, name = path.stem.split(".")
-        digests[f"{split}.{IN_DIGESTS.get(name, name)}"] = hashlib.sha256(np.load(path, mmap_mode="r")).hexdigest()
-    return digest(digests)
 
 
 def stored(config: DataConfig, files: list[Path], what: str, compute: Callable[[], Any]) -> Any:
@@ -201,17 +196,16 @@ def splits_of(folder: Path, spec: TaskSpec) -> Splits:
         split, name = path.stem.split(".")
         # A plain array on the same memory, because indexing a memmap is slower.
         arrays.setdefault(split, {})[name] = np.asarray(np.load(path, mmap_mode="r"))
-    splits = {name: _split(name, arrays[name], spec) for name in arrays}
+    splits: Splits = {}
+    for name, found in arrays.items():
+        if spec.objective == "next_token":
+            # Windows overlap only in train, so that each token of val and test is predicted once.
+            splits[name] = LMWindows(**found, context=spec.max_len, stride=1 if name == "train" else spec.max_len)
+        elif spec.objective in ("positions", "reconstruct"):
+            splits[name] = PositionLabels(**found)
+        else:
+            splits[name] = Pictures(**found) if spec.pictures else Split(**found)
     return {"val": splits["test"], **splits}
-
-
-def _split(name: str, arrays: dict[str, np.ndarray], spec: TaskSpec) -> Split:
-    """Return a split of the Python class for the spec; windows for language modelling overlap only in train."""
-    if spec.objective == "next_token":
-        return LMWindows(**arrays, context=spec.max_len, stride=1 if name == "train" else spec.max_len)
-    if spec.objective in ("positions", "reconstruct"):
-        return PositionLabels(**arrays)
-    return Pictures(**arrays) if spec.pictures else Split(**arrays)
 
 
 class Writer:
@@ -225,6 +219,7 @@ class Writer:
         self.split = split
         self._folder, self._spec = folder, spec
         # Pictures are stored as grey values 0 to 255, which fit into a byte although there are 257 token ids.
+        # "<": little-endian on every machine, so that equal data have equal digests.
         self._dtype = np.dtype("u1" if spec.pictures or spec.vocab_size <= 256 else "<u2")
         shift = Pictures.shift if spec.pictures else 0
         self._shortest = spec.max_len if spec.fixed_length else 0
@@ -247,6 +242,7 @@ class Writer:
             self._check_within("label", np.array([label]), 0, self._spec.classes - 1)
         for document in documents:
             data = self._bytes(document, [len(document)])
+            # Digests, because the documents of a split may not fit into memory.
             name = hashlib.blake2b(data, digest_size=16).digest()
             row = self._seen.setdefault(name, len(self._seen))
             if row == len(self._offsets) - 1:  # a new document
@@ -280,10 +276,10 @@ class Writer:
             tokens: token ids [n, L].
             answers: answers [n, L], negative at positions without an answer.
         """
-        rows, positions = np.nonzero(answers >= 0)
+        rows, positions = np.nonzero(answers >= 0)  # [m] both, sorted by example, then by position
         self._check_within("answer", answers, -1, self._spec.classes - 1)
         self._index.extend(range(len(self._index), len(self._index) + len(tokens)))
-        lengths = np.full(len(tokens), tokens.shape[1])
+        lengths = np.full(len(tokens), tokens.shape[1])  # [n]
         self._append(self._bytes(tokens, lengths), lengths)
         self._labels.frombytes(answers[rows, positions].astype(np.uint16).tobytes())
         self._positions.frombytes(positions.astype(np.int32).tobytes())

@@ -31,7 +31,7 @@ def by_size(sizes: np.ndarray) -> Group:
     Each range has about a fifth of the examples. If many sizes are equal, there are fewer ranges, with unequal numbers
     of examples.
     """
-    ranks = np.arange(1, PARTS) * len(sizes) // PARTS
+    ranks = np.arange(1, PARTS) * len(sizes) // PARTS  # [PARTS - 1]: ranks of the sizes that are bounds
     # Remove duplicate bounds: a size that more than a fifth of the examples have may be the bound of several ranges.
     parts = np.searchsorted(np.unique(np.sort(sizes)[ranks]), sizes, side="right")
 
@@ -47,6 +47,7 @@ def held_out(labels: np.ndarray, fraction: float = 0.1, split: str = "val") -> n
     index = HOLD_OUT_TEST if split == "test" else HOLD_OUT
     chosen = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels).tolist():
+        # A stream for each class, so that the choice in one class does not depend on the others.
         rows = streams.generator(SEED, "data", index, label).permutation(np.flatnonzero(labels == label))
         chosen[rows[: int(fraction * len(rows))]] = True
     return chosen
@@ -59,6 +60,7 @@ def limited(count: int, limit: int | None, split: str) -> np.ndarray:
     """
     if limit is None or limit >= count:
         return np.arange(count)
+    # The name of the split is in the index, so that splits of one size get different examples.
     draw = streams.generator(SEED, "data", LIMIT, *split.encode())
     return np.sort(draw.choice(count, size=limit, replace=False))
 

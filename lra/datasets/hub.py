@@ -26,7 +26,7 @@ def rows(config: DataConfig, dataset: str, counts: dict[str, int], *, wants: str
     """
 
     def load() -> Any:
-        import datasets
+        import datasets  # here, after the message, because the import takes a second
 
         return datasets.load_dataset(dataset, split=[*counts], cache_dir=str(config.cache / "hub"))
 
@@ -74,6 +74,7 @@ def files(config: DataConfig, name: str, configuration: str | None = None) -> di
         splits = datasets.load_dataset(name, configuration, cache_dir=str(config.cache / "hub"))
         return {split: [file["filename"] for file in rows.cache_files] for split, rows in splits.items()}
 
+    # Keep the paths, because `datasets` asks the hub about the version even if the data are cached.
     fetched = config.cache / "hub" / f"{digest([name, configuration])[:16]}.json"
     local = Path(name).is_dir()
     if local or not fetched.is_file():

@@ -26,7 +26,7 @@ from lra.datasets.splits import PositionLabels
 from lra.datasets.task import Objective, TaskSpec, titled
 
 VERSION = 1
-BLOCK = 1_024  # number of examples in a block
+BLOCK = 1_024  # number of examples in a block; another number would give other examples
 TABLE = len(SPLITS)  # index in the random stream "data" of draws that all splits share; the splits use 0, 1 and 2
 
 Even = Annotated[int, Field(gt=0, multiple_of=2)]
@@ -116,7 +116,7 @@ class Probe(Generated):
         return TaskSpec(
             name=titled(self.name, notes),
             version=VERSION,
-            vocab_size=self.vocabulary + 1,
+            vocab_size=self.vocabulary + 1,  # + 1 for padding
             max_len=self.positions,
             classes=self.classes,
             objective=self.objective,
@@ -148,7 +148,6 @@ class Probe(Generated):
         return {}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Return the indices of a split's predictions, grouped by the scored position."""
         return {"position": by_size(split.positions)}
 
 
@@ -157,5 +156,5 @@ def grid(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
 
     All examples must have the same length.
     """
-    tokens = split.tokens.reshape(len(split), -1)
+    tokens = split.tokens.reshape(len(split), -1)  # [n, L]
     return tokens, np.repeat(np.arange(len(split)), split.counts(np.arange(len(split))))

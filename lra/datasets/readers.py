@@ -13,7 +13,7 @@ from lra.core.errors import UserError
 from lra.core.files import parse_json
 
 BEGINNING = 1_024  # number of bytes at the start of a file that are searched for the `[` of a JSON array
-LFS_POINTER = b"version https://git-lfs"
+LFS_POINTER = b"version https://git-lfs"  # first bytes of the text file that Git LFS puts in place of large files
 NOT_UTF8 = "not UTF-8; convert the file, for example from Latin-1 with `iconv -f LATIN1 -t UTF-8`"
 
 
@@ -22,7 +22,7 @@ def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO]:
     """Open a file, plain or compressed (.xz, .gz); raise UserError with its path if it cannot be read or decoded."""
     kinds: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb") as file:  # without decompression: the pointer to a compressed file is plain text
             if file.read(len(LFS_POINTER)) == LFS_POINTER:
                 raise UserError(f"{path}: a Git LFS pointer instead of the data; fetch them with `git lfs pull`")
         with kinds.get(path.suffix.lower(), open)(path, mode, **options) as file:

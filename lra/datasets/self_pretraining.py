@@ -47,6 +47,7 @@ class TokenPrediction(Split):
         """Return the scored positions of the stored document `row` of `length` tokens, in ascending order."""
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
+        # int32, because the mask token V may not fit into the stored type.
         return super().pad(examples, length).astype(np.int32) + self.shift
 
     def predictions(self, examples: np.ndarray) -> np.ndarray:
@@ -158,8 +159,9 @@ def inputs_of(
         holdout: fraction of the documents for validation; they are chosen with a fixed seed.
         seed: seed of the masks.
     """
+    # Stored documents instead of examples, so that a document that is in several pairs is read once: [n].
     rows = np.flatnonzero(np.diff(train.offsets) >= SHORTEST)
-    held = held_out(np.zeros(len(rows), dtype=int), holdout)
+    held = held_out(np.zeros(len(rows), dtype=int), holdout)  # one class, since labels must not be used
     if not held.any() or held.all():
         raise UserError(f"pretrain.holdout={holdout}: leaves none of {len(rows)} documents for training or validation")
 
@@ -170,7 +172,7 @@ def inputs_of(
             tokens=train.tokens,
             offsets=train.offsets,
             index=index,
-            labels=np.empty(0, np.uint8),
+            labels=np.empty(0, np.uint8),  # the targets are tokens
             shift=train.shift,
             vocab_size=spec.vocab_size,
             values=values,

@@ -24,6 +24,7 @@ class LMWindows(Split):
     documents = 1
 
     def __len__(self) -> int:
+        # - 1: the last token of the stream is only a target.
         return max(0, (len(self.tokens) - 1 - self.context) // self.stride + 1)
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:
@@ -42,7 +43,7 @@ class LMWindows(Split):
         return self.tokens[self._positions(examples) + 1].astype(np.int64)
 
     def _positions(self, examples: np.ndarray) -> np.ndarray:
-        return np.asarray(examples)[:, None] * self.stride + np.arange(self.context)
+        return np.asarray(examples)[:, None] * self.stride + np.arange(self.context)  # [n, context]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,7 @@ class PositionLabels(Split):
         return self.labels[self.predictions(examples)].astype(np.int64)
 
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray:
-        rows = np.repeat(np.arange(len(examples)), self.counts(examples))
+        rows = np.repeat(np.arange(len(examples)), self.counts(examples))  # [m]: row of each prediction in the batch
         return rows * length + self.positions[self.predictions(examples)]
 
     def label_keys(self) -> list[bytes]:
@@ -102,7 +103,7 @@ class Pictures(Split):
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
         """Return tokens [len(examples), pixels] uint16; `length` must be the number of pixels."""
-        return self.grey(examples).astype(np.uint16) + self.shift
+        return self.grey(examples).astype(np.uint16) + self.shift  # uint16, because 255 + 1 does not fit into a byte
 
     def grey(self, examples: np.ndarray) -> np.ndarray:
         """Return grey values [len(examples), pixels] uint8."""

@@ -112,6 +112,7 @@ def _text(where: str, value: Any, columns: Columns) -> str:
 
 def _ids(where: str, value: Any, columns: Columns) -> np.ndarray:
     """Return the token ids + 1 of a cell [L] uint16, without padding at the ends."""
+    # `type`, because `isinstance` takes True for an int.
     if not isinstance(value, list) or not all(type(item) is int and 0 <= item <= MAX_ID for item in value):
         raise UserError(f"{where} is {value!r:.80}, expected a list of token ids from 0 to {MAX_ID:,}")
     ids = np.array(value, dtype=np.uint16)
@@ -143,11 +144,13 @@ def _csv_rows(path: Path, delimiter: str, columns: Columns) -> Iterator[Row]:
     """
     names, end = columns.header, 0
     csv.field_size_limit(sys.maxsize)  # the default limit per cell, 131,072 characters, is shorter than a book
+    # utf-8-sig: Excel begins a file with a byte order mark. newline="": `csv` must see the line ends inside of cells.
     with readers.opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        # strict: text after a closing quote mark is an error, and not silently a part of the cell.
         reader = csv.reader(file, delimiter=delimiter, strict=True, **DIALECTS[columns.quotes])
         try:
             for cells in reader:
-                where, end = f"{path}:{end + 1}", reader.line_num
+                where, end = f"{path}:{end + 1}", reader.line_num  # `line_num` is the last line of a quoted cell
                 if not cells:
                     continue
                 header = tuple(map(str.strip, cells))
@@ -208,12 +211,14 @@ def _arrow_rows(path: Path, kind: str) -> Iterator[Row]:
             else:  # the stream format that `datasets` writes
                 batches = pa.ipc.open_stream(file)
                 schema = batches.schema
+            # `datasets` keeps its features, with the names of the classes, in the metadata of the schema.
             info = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {})
             classes = {
                 name: dict(enumerate(feature["names"]))  # without -1, which stands for a hidden label
                 for name, feature in info.get("features", {}).items()
                 if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
             }
+            # Batch by batch, because Python objects need several times the memory of Arrow's arrays.
             for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
                 yield f"{path}: row {number}", row | {name: classes[name].get(row[name]) for name in classes}
     except pa.ArrowException as error:

@@ -105,7 +105,7 @@ class Split:
 
     def lengths(self, examples: np.ndarray) -> np.ndarray:
         """Return the lengths [len(examples), P] of the documents of these examples."""
-        rows = self._rows(examples)
+        rows = self._rows(examples)  # [len(examples) * P]
         return (self.offsets[rows + 1] - self.offsets[rows]).reshape(len(examples), self.documents)
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
@@ -126,7 +126,7 @@ class Split:
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
         """Return the targets: labels [len(examples)]."""
-        return self.labels[examples].astype(np.int64)
+        return self.labels[examples].astype(np.int64)  # the type of class indices in PyTorch's losses
 
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray | None:
         """Return flat indices of the scored positions in the padded batch [len(examples), length].
@@ -239,4 +239,5 @@ def titled(name: str, notes: dict[str, bool]) -> str:
 
 def default_workers() -> int:
     """Return the number of CPU cores that this process may use."""
+    # `cpu_count` ignores limits such as those of SLURM; macOS does not have `sched_getaffinity`.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -21,7 +21,7 @@ BpeVocabulary = Annotated[int, Field(ge=BYTE_VOCABULARY, le=MAX_VOCABULARY)]
 """Number of tokens of a byte-level BPE: padding, every byte, and merges."""
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
-BATCH = 1_000  # number of texts encoded at once
+BATCH = 1_000  # number of texts encoded at once; an encoding also holds the strings and offsets of all tokens
 TOKENIZER = "tokenizer.json"  # name of the tokenizer's file, next to the cached splits of a task with subwords
 
 
@@ -89,7 +89,7 @@ def word_piece(vocabulary: Path, *, lower_case: bool) -> "Tokenizer":
 
     rows = {token: row for row, token in enumerate(vocabulary_of(vocabulary))}
     tokenizer = Tokenizer(models.WordPiece(rows, unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower_case)  # `lowercase` strips accents
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer

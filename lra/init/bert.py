@@ -43,7 +43,7 @@ PARTS = {  # name of a part of a block in BERT's files -> its name in `Block`
     "attention.output.dense": "mixer.out",
     "attention.output.LayerNorm": "mixer_norm",
     "intermediate.dense": "feed_forward.0",
-    "output.dense": "feed_forward.3",
+    "output.dense": "feed_forward.3",  # 1 and 2 are the activation and the dropout
     "output.LayerNorm": "feed_forward_norm",
 }
 
@@ -146,6 +146,7 @@ class Bert(InitialWeights):
         if tokenizer.get_vocab() != {token: row for row, token in enumerate(vocabulary)}:
             raise UserError(f"init=bert: {task.name} has other tokens than {path}; {remedy}")
         lower = json.loads(tokenizer.to_str())["normalizer"]["lowercase"]
+        # The file is optional: not every saved model has one.
         tokenizer_config = self._json(TOKENIZER_CONFIG) if self.path.with_name(TOKENIZER_CONFIG).exists() else {}
         if tokenizer_config.get("do_lower_case", lower) != lower:
             raise UserError(f"init=bert: {task.name} has {'' if lower else 'no '}lower-cased text; {remedy}")

@@ -50,9 +50,8 @@ class KernelAttention(Attention, abstract=True):
             phi_k = without_padding(phi_k, key_mask)  # a padded key adds nothing to either sum
             v = pad(v, (0, 1), value=1.0)  # a column of ones: its weighted sum is the denominator
             weighted = causal_product if self.causal else product
-            total, mass = weighted(phi_q, phi_k, v, *log_decay).split(
-                [v.shape[-1] - 1, 1], dim=-1
-            )  # [B, H, L, Dh] and [B, H, L, 1]
+            y = weighted(phi_q, phi_k, v, *log_decay)  # [B, H, L, Dh + 1]
+            total, mass = y.split([v.shape[-1] - 1, 1], dim=-1)
             return total / self.denominator(mass)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:

@@ -24,11 +24,9 @@ class Packed:
     them, and their values are finite.
     """
 
-    lengths: tuple[int, ...]  # [B] numbers of positions, on the host
-    starts: tuple[int, ...]  # [B] row of each document's position 0, on the host
     document: Tensor  # [R] int32, index of a row's document
     position: Tensor  # [R] int32, position of a row in its document
-    first: Tensor  # [B] `starts` on the device
+    first: Tensor  # [B] row of each document's position 0
     pieces: Tensor  # [S + 1] int32, first row of each piece, then R
     first_pieces: Tensor  # [S + 1] int32, number of documents that begin before each row listed in `pieces`
     mask: Tensor  # [B, N] True at real positions
@@ -60,8 +58,7 @@ class Packed:
             "owner": torch.from_numpy(owner),
             "one_hot": torch.eye(len(lengths), dtype=torch.bfloat16)[owner],
         }
-        on_device = {name: to_device(tensor, device) for name, tensor in tensors.items()}
-        return cls(lengths=tuple(lengths.tolist()), starts=tuple(first_row.tolist()), **on_device)
+        return cls(**{name: to_device(tensor, device) for name, tensor in tensors.items()})
 
     def pad(self, x: Tensor) -> Tensor:
         """Convert rows [R, D] to a padded batch [B, N, D], which is zero after the last chunk of each document."""

@@ -37,7 +37,7 @@ def files_of(builder: FromSource, data: Data) -> Paths:
         paths = {split: files for split in STEMS if (files := _in_folder(path, split))}
         if not paths and (path / "state.json").is_file():  # `save_to_disk` wrote a single split
             paths = {"train": sorted(path.glob("*.arrow"))}
-        found = ", ".join(file.name for file in _visible(path)[:10])
+        found = ", ".join(file.name for file in _visible(path)[:10])  # ten names are enough to recognise a wrong folder
     if not paths.get("train"):
         raise UserError(
             f"task.data={data}: no file train{{{','.join(KINDS)}}}, no shards train-00000-of-0000N, and no folder "

@@ -7,6 +7,7 @@ only, so that a seed gives the same bytes on every machine.
 """
 
 import hashlib
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -20,20 +21,13 @@ OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE = "]"
 WORDS = (*"0123456789", *OPERATORS, CLOSE)
 IDS = {word: number for number, word in enumerate(WORDS, start=1)}  # 0 is padding; the id 16 of unknown words is unused
+# Another number would give other data.
 TREES_PER_CHUNK = 8_192  # number of candidates drawn together; only those with a length within the bounds are used
 FRUITLESS_CHUNKS = 64  # number of consecutive chunks without a new expression after which `generate` gives up
 
 
 def generate(
-    total: int,
-    *,
-    min_length: int,
-    max_length: int,
-    max_depth: int,
-    max_args: int,
-    seed: int,
-    workers: int,
-    progress: Progress,
+    total: int, *, seed: int, workers: int, progress: Progress, **bounds: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return `total` distinct random expressions.
 
@@ -42,10 +36,10 @@ def generate(
 
     Args:
         total: number of expressions.
-        min_length, max_length, max_depth, max_args: see `ListOps`.
         seed: seed of the data.
         workers: number of processes.
         progress: callback with the arguments (expressions done, total).
+        bounds: min_length, max_length, max_depth and max_args, see `ListOps`.
 
     Returns:
         Tokens [sum of lengths] uint8, offsets [total + 1] int64, labels [total].
@@ -56,16 +50,17 @@ def generate(
     seen: set[bytes] = set()
     kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     done = fruitless = 0
-    bounds = (seed, min_length, max_length, max_depth, max_args)
-    for tokens, lengths, labels, digests in in_order(chunk, ((index, *bounds) for index in count()), workers):
+    chunks = in_order(partial(chunk, seed=seed, **bounds), zip(count(), strict=True), workers)
+    for tokens, lengths, labels, digests in chunks:
         # True for trees whose digest was not seen before [n]; `seen.add`, which returns None, records the digest.
         fresh = np.array([name not in seen and not seen.add(name) for name in digests], dtype=np.bool_)  # type: ignore[func-returns-value]
         fresh &= np.cumsum(fresh) <= total - done
         fruitless = 0 if fresh.any() else fruitless + 1
         if fruitless == FRUITLESS_CHUNKS:
             raise UserError(
-                f"only {done} of {total} different expressions found with {min_length} < length < {max_length}, "
-                f"max_depth {max_depth}, max_args {max_args}; widen the bounds or ask for fewer examples"
+                f"only {done} of {total} different expressions found with "
+                f"{', '.join(f'task.{key}={bound}' for key, bound in bounds.items())}; widen these bounds or ask for "
+                "fewer examples"
             )
         kept.append((tokens[np.repeat(fresh, lengths)], lengths[fresh], labels[fresh]))
         done += int(fresh.sum())
@@ -143,6 +138,7 @@ def _fold(levels: list[Level]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         inner = arguments > 0
         if inner.any():
             starts = np.cumsum(arguments[inner]) - arguments[inner]  # index of each operator's first child
+            # `sizes[0]` and `values[0]` belong to the level below, whose nodes are the children of this level.
             size[inner] = 2 + np.add.reduceat(sizes[0], starts)  # 2 for the operator and its bracket
             value[inner] = _apply(symbol[inner] - 10, values[0], starts, arguments[inner])
         sizes.insert(0, size)

@@ -33,14 +33,6 @@ class Snakes(NamedTuple):
         """Return the snakes of the images `rows`."""
         return Snakes(*(part[rows] for part in self))
 
-    def longer(self, rows: np.ndarray, positions: np.ndarray, turns: np.ndarray, pivot: np.ndarray) -> "Snakes":
-        """Return the snakes of the images `rows`, each with one more paddle, whose pivot is `pivot`."""
-        return Snakes(
-            np.concatenate([self.positions[rows], positions[:, None]], axis=1),
-            np.concatenate([self.turns[rows], turns[:, None]], axis=1),
-            pivot,
-        )
-
 
 @dataclass(frozen=True)
 class Board:
@@ -64,10 +56,6 @@ class Board:
     def at(self, rows: np.ndarray) -> "Board":
         """Return a board with copies of the images `rows`."""
         return Board(self.window, self.style, self.mask[rows], self.near[rows])
-
-    def put(self, rows: np.ndarray, board: "Board") -> None:
-        """Replace the masks of the images `rows` by the masks of another board."""
-        self.mask[rows], self.near[rows] = board.mask, board.near
 
     def within(self, positions: np.ndarray) -> np.ndarray:
         """Return bool [...], True for those `positions` [..., 2] that are inside the window."""
@@ -107,6 +95,7 @@ def lay(pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, po
     Each pixel becomes the maximum of the picture and the stamp.
     """
     patches, where = _around(pictures, rim, stamps, rows, positions)
+    # One stamp a picture: with two, the indexed assignment would keep only the last of them.
     patches[where] = np.maximum(patches[where], stamps)
 
 

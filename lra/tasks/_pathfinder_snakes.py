@@ -83,7 +83,7 @@ class Images(NamedTuple):
 
 def block(index: int, seed: int, design: Design) -> Images:
     """Return the BLOCK images of block `index`."""
-    draws = Draws(seed, index)
+    draws = Draws(seed, index)  # all draws of a block are in one stream, so their order determines the images
     margins = draws.below(len(design.paddle_margins), BLOCK)
     labels, origins = draws.below(2, BLOCK), draws.below(2, BLOCK)
     pixels = np.empty((BLOCK, design.window, design.window), dtype=np.uint8)
@@ -200,7 +200,7 @@ def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tu
     """
     style, rim = board.style, board.style.rim
     pivots = snake.pivot + style.ahead[snake.turns[:, -1]]
-    points = pivots[:, None] + style.points  # [n, K, 2]
+    points = pivots[:, None] + style.points  # [n, K, 2]: candidates for the start of the next paddle
     room = FULL - board.near[rows[:, None], points[..., 0] + rim, points[..., 1] + rim].astype(np.int64)  # [n, K]
     # Weights are whole numbers, so their sums are exact, and a draw below the last sum selects one of the K points.
     ends = np.cumsum(room * style.weights[snake.turns[:, -1]], axis=1)  # [n, K]
@@ -212,7 +212,9 @@ def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tu
         chosen[open_[clear]], open_ = drawn[clear], open_[~clear]
     kept = np.flatnonzero(chosen >= 0)
     board.add(rows[kept], snake.positions[kept, -1], snake.turns[kept, -1])
-    return kept, snake.longer(kept, points[kept, chosen[kept]], DEGREES + chosen[kept], pivots[kept])
+    positions = np.concatenate([snake.positions[kept], points[kept, chosen[kept], None]], axis=1)  # [kept, S + 1, 2]
+    turns = np.concatenate([snake.turns[kept], DEGREES + chosen[kept, None]], axis=1)  # [kept, S + 1]
+    return kept, Snakes(positions, turns, pivots[kept])
 
 
 def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, Snakes]:
@@ -228,7 +230,7 @@ def _distractors(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray
             kept, snake = _extended(draws, trial, rows, snake)
             rows = rows[kept]
         trial.add(rows, snake.positions[:, -1], snake.turns[:, -1])  # the last paddles, as in `_pairs`
-        board.put(images[rows], trial.at(rows))
+        board.mask[images[rows]], board.near[images[rows]] = trial.mask[rows], trial.near[rows]
         drawn.append((images[rows], snake))
         missing = np.setdiff1d(missing, images[rows])
     images, snakes = zip(*drawn, strict=True)
@@ -243,17 +245,17 @@ def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray)
     Returns:
         Indices of the paddles that fit, and snakes that consist of these paddles.
     """
-    guesses = draws.below(board.window, len(rows), GUESSES, 2)
+    guesses = draws.below(board.window, len(rows), GUESSES, 2)  # [n, GUESSES, 2]
     free = _fits(board, np.repeat(rows, GUESSES), np.repeat(turns, GUESSES), guesses.reshape(-1, 2))
-    free = free.reshape(len(rows), GUESSES)
+    free = free.reshape(len(rows), GUESSES)  # [n, GUESSES]
     # Guesses are independent, so the first free guess is uniformly distributed over the free positions.
     positions = guesses[np.arange(len(rows)), free.argmax(axis=1)]
     placed = free.any(axis=1)
     lost = np.flatnonzero(~placed)  # paddles that fit at none of the guesses
-    grid = np.argwhere(np.ones((board.window, board.window), dtype=bool))
+    grid = np.argwhere(np.ones((board.window, board.window), dtype=bool))  # [W * W, 2]: all positions
     owners, choices = np.divmod(np.arange(len(lost) * len(grid)), len(grid))  # pairs of lost paddle and pixel
     free = np.flatnonzero(_fits(board, rows[lost[owners]], turns[lost[owners]], grid[choices]))
-    counts = np.bincount(owners[free], minlength=len(lost))
+    counts = np.bincount(owners[free], minlength=len(lost))  # [lost]: number of positions where each paddle fits
     some = np.flatnonzero(counts)
     picked = (np.cumsum(counts) - counts)[some] + draws.below(counts[some], len(some))
     positions[lost[some]], placed[lost[some]] = grid[choices[free[picked]]], True  # type: ignore[index]

@@ -37,12 +37,6 @@ def rounded_up(distance: int, directions: np.ndarray) -> np.ndarray:
     return -((-distance * directions) // ONE)
 
 
-def circle_points(radius: int) -> np.ndarray:
-    """Return the distinct pixels [K, 2] of points on a circle around 0, one pixel of arc apart and rounded down."""
-    around = sines(np.arange(ceil(2 * np.pi * radius)) / radius)
-    return np.unique(radius * around // ONE, axis=0)
-
-
 def disc(radius: int) -> np.ndarray:
     """Return a mask [2 radius + 1, 2 radius + 1] of the pixels within `radius` of the centre."""
     axis = np.arange(-radius, radius + 1)
@@ -120,7 +114,9 @@ WEIGHT = 1 << 16  # weight of the direction straight on
 def paddles(length: int, thickness: float, margin: int, continuity: float, seed_distance: int) -> Paddles:
     """Return the sprites and displacements of paddles; sizes are in pixels."""
     reach = length + ceil(thickness) + margin
-    points = circle_points(length + margin)
+    radius = length + margin
+    # [K, 2]: distinct pixels of points on a circle around 0, one pixel of arc apart and rounded down.
+    points = np.unique(radius * sines(np.arange(ceil(2 * np.pi * radius)) / radius) // ONE, axis=0)
     angles = np.concatenate([np.deg2rad(np.arange(DEGREES) - DEGREES // 2), np.arctan2(points[:, 0], points[:, 1])])
     directions = sines(angles)
     begun = directions[:DEGREES]

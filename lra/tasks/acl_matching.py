@@ -42,6 +42,7 @@ def _pairs_of(documents: Path, path: Path) -> Iterator[Pair]:
     for where, row in readers.json_rows(documents, id=str, text=str):
         papers[row["id"]] = readers.checked_text(where, row["text"]).encode()
     for where, line in readers.lines(path):
+        # backslashreplace: an error below can then show any byte.
         label, *names = (field.decode(errors="backslashreplace") for field in fields_of(where, line, 3))
         for name in names:
             if name not in papers:

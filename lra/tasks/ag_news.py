@@ -207,6 +207,7 @@ def _of_file(path: Path) -> Examples:
     examples = []
     for where, line in readers.lines(path):
         try:
+            # Line by line, as the format says, so that one unclosed quote mark cannot swallow the lines after it.
             label, title, description = next(csv.reader([line.decode()], strict=True))
             examples.append(_example(where, int(label) - 1, f"{title} {description}"))
         except (csv.Error, ValueError) as error:

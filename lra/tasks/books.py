@@ -95,7 +95,7 @@ class Books(FromSource):
         for split, books in splits.items():
             tokens = 0
             for book in books:
-                [ids] = encode(tokenizer, [book["text"]])
+                [ids] = encode(tokenizer, [book["text"]])  # one book at a time, which limits memory
                 writers[split].add(0, ids)  # next-token prediction does not use the label
                 tokens += len(ids)
             if tokens <= self.context:
@@ -123,6 +123,7 @@ def _split(books: list[Book]) -> dict[str, list[Book]]:
     if len(books) < len(SPLITS):
         raise UserError(f"books: found {len(books)}, expected at least {len(SPLITS)}, one for each split")
     ends = np.cumsum([len(book["text"]) for book in books])
+    # Ends are counted in characters, since books differ much in length.
     first, second = (int(np.abs(ends - fraction * ends[-1]).argmin()) + 1 for fraction in ENDS)
     first = min(first, len(books) - 2)  # leave one book each for validation and test
     second = min(max(second, first + 1), len(books) - 1)

@@ -223,7 +223,6 @@ class Files(FromSource):
         return scores
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Return the indices of a split's examples grouped by length and, separately, by the name of the class."""
         labels = self.class_names()
         return {**super().groups(split), "class": by_value(split.labels, lambda number: labels[number])}
 
@@ -250,6 +249,8 @@ class Files(FromSource):
         A split counts as unlabelled if all its labels are empty, null or -1. If train has the label -1, -1 counts as a
         label.
         """
+        # The spec needs the classes and the vocabulary before data are prepared, so the files are read twice: for their
+        # summary here, and for the examples by `_read`.
         files, columns = files_of(self, self.data), self.column_names
         found = {
             path: stored(self.config, [path], f"{VERSION} {columns}", partial(scan, path, columns))
@@ -271,6 +272,7 @@ class Files(FromSource):
         numbers = all(label.removeprefix("-").isdecimal() for label in train)
         return Content(
             files=labelled,
+            # By value, 2 before 10; then as texts, since 1 and 01 are two classes.
             labels=sorted(train, key=lambda label: (int(label), label)) if numbers else sorted(train),
             texts=found[first]["texts"],
             vocabulary=max(ids) + 2 if ids else None,  # + 2: ids begin at 0, and padding is added

@@ -24,7 +24,7 @@ from lra.tasks import Split, Task, TaskSpec, titled
 from lra.tasks._listops_trees import CLOSE, IDS, OPERATORS, WORDS, generate
 
 VERSION = 2  # version 1 had the same expressions, but no baseline on the first three tokens
-VOCABULARY = len(WORDS) + 2
+VOCABULARY = len(WORDS) + 2  # with padding and LRA's id of unknown words, which does not occur
 
 # Options of LRA; with other options the task's name lists the differences.
 PUBLISHED = {
@@ -42,7 +42,6 @@ class Expressions(TaskBuilder):
     """Base class of the tasks with ListOps expressions, generated or from files."""
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Return the indices of a split's expressions grouped, separately, by root operator, depth, length, class."""
         return {
             "root operator": by_value(_starts(split, 1), lambda root: WORDS[root - 1].removeprefix("[")),
             "depth": by_value(depths(split)),
@@ -60,6 +59,7 @@ class Expressions(TaskBuilder):
         """Write basic_{train,val,test}.tsv as Long Range Arena's generator does (lra_benchmarks/data/listops.py)."""
         for split in SPLITS:
             examples: Split = getattr(task, split)
+            # LRA writes with `csv.writer`, whose line end is \r\n.
             with open(folder / f"basic_{split}.tsv", "w", encoding="ascii", newline="\r\n") as file:
                 file.write("Source\tTarget\n")
                 for row, ids in enumerate(examples.stored(examples.index)):
@@ -194,20 +194,16 @@ def with_parentheses(words: list[str]) -> str:
     In this notation an operator takes its arguments and the closing bracket one at a time, each in a new pair of
     parentheses.
     """
-    written: list[str] = []
-    operators: list[int] = []  # indices in `written` of the operators that are not closed yet
+    open_: list[str] = []  # the operators that are not closed yet, each with its arguments so far
     for word in words:
-        written.append(word)
         if word in OPERATORS:
-            operators.append(len(written) - 1)
+            open_.append(word)
             continue
-        # A closing bracket is taken by its operator; then the whole expression, like a digit, is an argument of the
-        # operator around it.
-        taken_by = [operators.pop()] if word == CLOSE else []
-        for index in [*taken_by, *operators[-1:]]:
-            written[index] = f"( {written[index]}"
-            written[-1] += " )"
-    return " ".join(written)
+        # A closed expression is, like a digit, an argument of the operator around it; the root has none around it.
+        argument = f"( {open_.pop()} {word} )" if word == CLOSE else word
+        if open_:
+            open_[-1] = f"( {open_[-1]} {argument} )"
+    return argument
 
 
 def _read(path: Path) -> Iterator[tuple[int, np.ndarray]]:
@@ -246,7 +242,7 @@ def _starts(split: Split, count: int) -> np.ndarray:
     indices = split.offsets[split.index][:, None] + np.arange(count)  # [n, count]
     inside = indices < split.offsets[split.index + 1][:, None]
     tokens = np.where(inside, split.tokens[np.minimum(indices, len(split.tokens) - 1)], 0).astype(np.int64)
-    return tokens @ VOCABULARY ** np.arange(count)
+    return tokens @ VOCABULARY ** np.arange(count)  # [n]: the tokens as digits in base VOCABULARY
 
 
 def depths(split: Split) -> np.ndarray:

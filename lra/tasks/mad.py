@@ -127,15 +127,15 @@ class Recall(Probe):
         fresh = np.zeros((rows, turns), dtype=bool)  # True for pairs that show their key for the first time
         for turn in range(turns):
             active = ends <= last_start  # True for sequences with room for this pair and the final query
-            key = self._motifs(draws, rows, self.keys, min_size, self.key_size)
-            value = self._motifs(draws, rows, self.values, 1, self.value_size)
+            key = self._motifs(draws, rows, self.keys, min_size, self.key_size)  # [rows, key_size]
+            value = self._motifs(draws, rows, self.values, 1, self.value_size)  # [rows, value_size]
             # The first pair is never noise, so that there is a key to query.
             noisy = (draws.uniform(rows) < self.noise) & (turn > 0)
             same = (keys[:, :turn] == key[:, None]).all(axis=2)  # [rows, turn]: True where an earlier key is equal
             repeated = same.any(axis=1) & ~noisy
             if turn:  # a repeated key keeps its value
                 value = np.where(repeated[:, None], values[np.arange(rows), same.argmax(axis=1)], value)
-            pair = self._pair(key, value)
+            pair = self._pair(key, value)  # [rows, pair_size]
             if self.noise:
                 others = 1 + self.keys + self.values + draws.below(self.noise_vocabulary, rows, self.pair_size)
                 pair = np.where(noisy[:, None] & (pair > 0), others, pair)

@@ -21,7 +21,7 @@ from lra.datasets.tokenise import byte_ids, text_of
 from lra.tasks import Split, Task
 from lra.tasks.text import ByteTexts
 
-LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
+LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}  # LRA's files have 0.0 and 1.0
 FILE_SPLITS = {"train": "train", "val": "eval", "test": "test"}  # names of the splits in file names
 
 Pair = tuple[int, bytes, bytes]
@@ -53,7 +53,6 @@ class Pairs(ByteTexts):
         return {"majority class": majority(train, test), "cosine of bag of words": pair_cosine(train, test)}
 
     def groups(self, split: Split) -> dict[str, Group]:
-        """Return the indices of a split's pairs grouped, separately, by `Overlap` in percent, length and class."""
         overlap = Overlap(split)(split, np.arange(len(split)))
         return {"overlap (%)": by_size(np.rint(100 * overlap).astype(np.int64)), **super().groups(split)}
 

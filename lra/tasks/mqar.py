@@ -73,10 +73,6 @@ class Mqar(Probe):
         return {"a value of the context at random": 100 * float(np.mean(1 / _asked(test)[1]))}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Return the indices of a split's predictions grouped, separately, by three properties.
-
-        These are the number of pairs, the distance of a query from its pair, and the position.
-        """
         distances, pairs = _asked(split)
         return {"pairs": by_value(pairs), "distance": by_size(distances), **super().groups(split)}
 

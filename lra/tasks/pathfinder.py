@@ -20,12 +20,11 @@ from lra.datasets.builder import GENERATED, Generated, TaskBuilder, in_order
 from lra.datasets.cache import Splits, Writer
 from lra.datasets.groups import Group, by_size, by_value
 from lra.datasets.splits import Pictures
-from lra.datasets.tokenise import picture_of
+from lra.datasets.tokenise import BYTE_VOCABULARY, picture_of
 from lra.tasks import Task, TaskSpec, titled
 from lra.tasks._pathfinder_snakes import BLOCK, Design, block
 
 VERSION = 1
-GREYS = 256
 ATTRIBUTES = 3  # number of attributes of a generated picture, see `Images`
 
 # Options of the published data: the settings that LRA passes to the generator (lra_benchmarks/data/pathfinder.py) and,
@@ -52,10 +51,6 @@ class Paths(TaskBuilder):
     """Base class of the tasks with Pathfinder pictures, generated or from files."""
 
     def groups(self, split: Pictures) -> dict[str, Group]:
-        """Return the indices of a split's pictures grouped, separately, by length and class.
-
-        Generated pictures are also grouped by distance of the markers, number of distractors and length of the path.
-        """
         groups = super().groups(split)
         if split.attributes is None:
             return groups
@@ -103,36 +98,31 @@ class Pathfinder(Design, Generated, Paths):
         base = min(PUBLISHED, key=lambda name: abs(PUBLISHED[name]["window"] - self.window))
         # "mended" means: not drawn by the public generator; old results have this word.
         notes = {"mended": True, **self.differences(PUBLISHED[base] | {"sizes": SIZES}, PUBLISHED[base])}
-        return spec_of_pictures(titled(base, notes), self.window, VERSION)
+        return spec_of_pictures(titled(base, notes), self.window)
 
     def write(self, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         stops = np.cumsum(list(self.sizes.values()))
         total, done = sum(self.sizes.values()), 0
         # Blocks have a fixed size, so that a larger data set begins with the same pictures.
-        calls = ((number, self.seed, self.design) for number in range(-(-total // BLOCK)))
+        calls = ((number, self.seed, self.design) for number in range(-(-total // BLOCK)))  # rounded up
         for images in in_order(block, calls, self.config.workers):
             # Index of the split of each image; images of the last block beyond `total` have 3, which is no split.
             split = np.searchsorted(stops, done + np.arange(BLOCK), side="right")
             for number, writer in enumerate(writers.values()):
                 rows = split == number
-                write(writer, images.pixels[rows], images.labels[rows], images.attributes[rows])
+                lengths = np.full(np.count_nonzero(rows), self.window**2)
+                writer.extend(images.pixels[rows], lengths, images.labels[rows], images.attributes[rows])
             done += BLOCK
             self.config.progress(min(done, total), total)
         return {"from": GENERATED, "pixels": self.window}
 
 
-def write(writer: Writer, pixels: np.ndarray, labels: np.ndarray, attributes: np.ndarray | None) -> None:
-    """Write pictures [n, W, W] uint8 with their labels [n], and with their attributes [n, 3] unless these are None."""
-    if len(pixels):
-        writer.extend(pixels, np.full(len(pixels), pixels[0].size), labels, attributes)
-
-
-def spec_of_pictures(name: str, window: int, version: int) -> TaskSpec:
+def spec_of_pictures(name: str, window: int) -> TaskSpec:
     """Return the spec of a task with pictures of `window` pixels a side."""
     return TaskSpec(
         name=name,
-        version=version,
-        vocab_size=GREYS + 1,
+        version=VERSION,
+        vocab_size=BYTE_VOCABULARY,
         max_len=window**2,
         classes=2,
         pictures=True,

@@ -18,7 +18,7 @@ from lra.core.errors import UserError
 from lra.datasets.builder import FromSource, Source
 from lra.datasets.cache import SPLITS, Identity, Writer
 from lra.tasks import TaskSpec, titled
-from lra.tasks.pathfinder import PUBLISHED, VERSION, Paths, spec_of_pictures, write
+from lra.tasks.pathfinder import PUBLISHED, VERSION, Paths, spec_of_pictures
 
 METADATA, PICTURES = "metadata/[0-9]*.npy", "imgs/*/*.png"
 EASIER = ("curv_baseline", "curv_contour_length_9")  # sets of the release that are easier than the published task
@@ -53,7 +53,7 @@ class PathfinderFiles(Paths, FromSource):
         kind = Path(self.folder).resolve().name
         notes = {"files": self.window not in names, kind: kind in EASIER, "split s4": self.split == "s4"}
         name = names.get(self.window, f"pathfinder {self.window}")
-        return spec_of_pictures(titled(name, notes), self.window, VERSION)
+        return spec_of_pictures(titled(name, notes), self.window)
 
     def identity(self) -> Identity:
         return {"task": self.name, "version": VERSION, "window": self.window, "split": self.split}
@@ -76,7 +76,8 @@ class PathfinderFiles(Paths, FromSource):
             for start in range(0, len(rows), AT_ONCE):
                 chosen = [entries[row] for row in rows[start : start + AT_ONCE]]
                 pixels = np.stack([_picture(path, self.window) for path, _ in chosen])
-                write(writers[split], pixels, np.array([label for _, label in chosen]), None)
+                lengths = np.full(len(chosen), self.window**2)
+                writers[split].extend(pixels, lengths, np.array([label for _, label in chosen]))
                 done += len(chosen)
                 self.config.progress(done, len(entries))
         return {"pictures": len(entries)}
@@ -91,6 +92,7 @@ def divided(n: int, split: str) -> dict[str, np.ndarray]:
 
     order = np.arange(n)
     if split == "s4":
+        # torch.utils.data.random_split draws the same permutation.
         order = torch.randperm(n, generator=torch.Generator().manual_seed(S4_SEED)).numpy()
     parts = np.split(order, [n - 2 * (n // 10), n - n // 10])
     return dict(zip(SPLITS, parts, strict=True))
@@ -100,6 +102,7 @@ def _entries(folder: Path, files: list[Path]) -> list[Entry]:
     """Return the pictures and labels that the metadata files list; the files are read in the order of their numbers."""
     entries = []
     for path in sorted(files, key=lambda path: int(path.stem)):
+        # A name that is not UTF-8 is reported below as a missing file.
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
             fields = line.split()
             if len(fields) <= LABEL or fields[LABEL] not in ("0", "1"):

@@ -60,15 +60,11 @@ class SelectiveCopy(Probe):
         return {"a token of the context at random": 100 * hits.mean()}
 
     def groups(self, split: PositionLabels) -> dict[str, Group]:
-        """Return the indices of a split's predictions grouped, separately, by order and by distance.
-
-        The order is the number of the token among the tokens to copy, from 1. The distance is the number of positions
-        from the token to its copy.
-        """
         tokens, examples = grid(split)
-        order = split.positions - (self.positions - self.tokens)
+        order = split.positions - (self.positions - self.tokens)  # [m]: index among the tokens to copy
         before = tokens[:, : -self.tokens - 1]  # tokens before the copy sign
         # Positions of the tokens to copy [n, tokens]: the stable sort moves them before all blanks.
         shown = np.argsort(before > self.vocabulary - 2, axis=1, kind="stable")[:, : self.tokens]
+        # [m]: number of positions from a token to its copy
         distances = split.positions - shown[examples, order]
         return {"order": by_size(order + 1), "distance": by_size(distances)}

@@ -131,4 +131,4 @@ def _of_file(path: Path) -> Examples:
         if row["label"] not in (0, 1):
             raise UserError(f"{where}: label {row['label']}, expected 0 (negative) or 1 (positive)")
         examples.append((readers.checked_text(where, row["text"]).encode(), row["label"]))
-    return sorted(examples)
+    return sorted(examples)  # by bytes, so that the files and the hub give the same data

@@ -59,6 +59,7 @@ class WordProblem(Probe):
         elements = draws.below(len(self.table), rows, self.positions)
         answers = elements.copy()
         for position in range(1, self.positions):
+            # One position at a time, because each product needs the one before.
             answers[:, position] = self.table[answers[:, position - 1], elements[:, position]]
         if self.scored == "last":
             answers[:, :-1] = -1
@@ -91,6 +92,6 @@ def products(group: str) -> np.ndarray:
     elements = np.array(
         [p for p in permutations(range(size)) if kind == "s" or sum(a > b for a, b in combinations(p, 2)) % 2 == 0]
     )
-    both = elements[:, elements].swapaxes(0, 1)  # both[p, q, i] = q[p[i]]
+    both = elements[:, elements].swapaxes(0, 1)  # [n, n, size] for n elements: both[p, q, i] = q[p[i]]
     digits = size ** np.arange(size)[::-1]  # weights that encode permutations as numbers in lexicographic order
     return np.searchsorted(elements @ digits, both @ digits)
