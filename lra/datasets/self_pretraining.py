@@ -159,7 +159,7 @@ def inputs_of(
         holdout: fraction of the documents for validation; they are chosen with a fixed seed.
         seed: seed of the masks.
     """
-    # Stored documents instead of examples, so that a document that is in several pairs is read once: [n].
+    # [n]: indices of stored documents instead of examples, so that a document in several pairs is used once.
     rows = np.flatnonzero(np.diff(train.offsets) >= SHORTEST)
     held = held_out(np.zeros(len(rows), dtype=int), holdout)  # one class, since labels must not be used
     if not held.any() or held.all():

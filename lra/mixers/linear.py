@@ -36,7 +36,7 @@ class _EluPlusOne(torch.autograd.Function):
 
     The sum elu(x) + 1 would have the rounding error of numbers near 1, and would be 0 in fp32 for x < -17.4. The
     derivative is min(phi, 1), so the backward pass needs only the output. Without this class a step of a layer takes
-    1.13 times as long (L 2,000, width 256, one thread).
+    1.1 times as long and keeps 1.49 times the bytes (L 2,000 and 4,000, width 256, one thread).
     """
 
     @staticmethod
