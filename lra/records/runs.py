@@ -71,7 +71,7 @@ def _loose(folder: Path, results: Path) -> Run:
 
 
 def _kept(folder: Path) -> dict[str, Run]:
-    """Return the runs in `runs.jsonl` by name, with predictions if `predictions.npz` has them; {} without the file."""
+    """Return the runs in `runs.jsonl` by name, with predictions if there are any; {} without `runs.jsonl`."""
     path, answers = folder / RUNS, folder / KEPT_PREDICTIONS
     if not path.exists():
         return {}

@@ -71,7 +71,7 @@ class Predictions:
     """
 
     def __init__(self, count: int) -> None:
-        # Zeros, because the ranks are summed: each rank sets its own examples only.
+        # Zeros, because each rank sets only its own predictions, and `gather` adds the arrays of all ranks.
         self.classes = np.zeros(count, dtype=np.int64)
         # Pairs (indices, classes) of micro-batches; an accelerator may still be computing the classes.
         self._added: list[tuple[np.ndarray, Tensor]] = []
