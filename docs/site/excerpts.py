@@ -31,21 +31,18 @@ TASKS = {"text": "text", "matching": "matching", "listops": "ListOps"}  # tasks 
 PAPER = ("Transformer", "Linear ELU", "Simple", "Simple-Res", "Simple-ResL")  # rows of Table 1 in README.md
 
 Filter = Mapping[str, Any]
-"""Values by column of `Report.cells`, `folder` and `row` (system without settings); options `show` and `optional`."""
+"""Values by key: column of `Report.cells`, `folder`, `row` (system without settings), `show`, `optional`, `texts`."""
 
 
 def crosstab(rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: str = "system", note: str = "") -> str:
     """Return a Markdown table with a cell for each row and column.
 
     Args:
-        rows, columns: filters by label. A cell shows the one row of `Report.cells` that matches both filters. A column
-            whose filter has the key `texts` shows these texts by system instead.
+        rows, columns: filters by label. A cell shows the one row of `Report.cells` that matches both filters, and `–`
+            if none does and a filter has `optional=True`. A column whose filter has the key `texts` shows these texts
+            by system instead.
         corner: header of the column of labels.
         note: sentence below the footnotes.
-
-    Raises:
-        ValueError: if no row or several rows match a cell. A cell without a match shows `–` if a filter has
-            `optional=True`.
     """
     notes = Footnotes()
     cells = [[label, *(_cell({**column, **row}, notes) for column in columns.values())] for label, row in rows.items()]
@@ -56,7 +53,7 @@ def crosstab(rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: 
 
 def table1() -> str:
     """Return Table 1 with published accuracies and ours by system; the last rows are a convolution and baselines."""
-    ours = _cells("table1_narrow")
+    ours = report("table1_narrow").cells
     columns: dict[str, Filter] = {}
     for task, title in TASKS.items():
         columns[f"{title}, published"] = {"texts": _published(task)}
@@ -111,19 +108,18 @@ def trivial() -> str:
 
 def demo() -> str:
     """Return the table that `scripts/demo.sh` prints, and the processor and commit of its runs."""
-    cells, [column] = report("demo").cells, report("demo").columns
+    cells, [column], [run, *_] = report("demo").cells, report("demo").columns, report("demo").runs
     cells = cells[cells.kind == "system"][["system", "mean", "sd", "seeds", "p_holm"]]
     table = cells.to_string(index=False, float_format="%.2f", na_rep="-")
-    origin = report("demo").runs[0].record.provenance
-    return rendered("demo.md", table=table, origin=origin, baseline=column.best_baseline)
+    return rendered("demo.md", table=table, origin=run.record.provenance, baseline=column.best_baseline)
 
 
 def scales() -> str:
     """Return a table of the sweeps of Table 1 by scale: command, number of runs, and time of the runs in `results/`."""
     narrow = [run for run in report("table1_narrow").runs if "H200" in run.record.provenance.device]
-    times = [pd.Timestamp(getattr(run.record.provenance, key)) for run in narrow for key in ("started", "finished")]
-    minutes = (max(times) - min(times)).total_seconds() / 60
-    hours = sum(sum(run.record.seconds.values()) for run in narrow) / 3600
+    machines = pd.DataFrame([run.record.provenance.model_dump() for run in narrow])
+    span = pd.to_datetime(machines.finished).max() - pd.to_datetime(machines.started).min()
+    hours, minutes = sum(sum(run.record.seconds.values()) for run in narrow) / 3600, span.total_seconds() / 60
     small = report("table1_small").context
     return rendered("scales.md", small=small, narrow=narrow, hours=hours, minutes=minutes, planned=_planned)
 
@@ -154,11 +150,6 @@ def report(folder: str) -> Report:
     return Report(RESULTS / folder)
 
 
-def _cells(folder: str) -> pd.DataFrame:
-    cells = report(folder).cells
-    return cells.assign(row=cells.system.str.partition(" (")[0])
-
-
 def _published(task: str, which: str = "best") -> dict[str, str]:
     """Return the published accuracies of a task by system; `which` is `best` or `mean` over seeds."""
     numbers = getattr(Published().sources[0], which)
@@ -170,7 +161,8 @@ def _cell(wanted: dict[str, Any], notes: Footnotes) -> str:
     if "texts" in wanted:
         return wanted["texts"].get(wanted["system"], MISSING)
     show, optional = wanted.pop("show", None), wanted.pop("optional", False)
-    cells = _cells(wanted.pop("folder"))
+    cells = report(wanted.pop("folder")).cells
+    cells = cells.assign(row=cells.system.str.partition(" (")[0])
     for column, value in wanted.items():
         cells = cells[cells[column] == value]
     if optional and cells.empty:

@@ -69,7 +69,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links of notebooks to their pages, link the options in tables of docs/, and remove the comments of cog."""
+    """Point links to notebooks to their pages, link the options in tables of docs/, and remove the comments of cog."""
 
     def linked(table: re.Match) -> str:
         return NAMES.sub(lambda cell: re.sub(r"`(\w+)`", rf"[`\1`](../{table[1]}s/\1.md)", cell[0]), table[0])
@@ -180,17 +180,15 @@ def studies() -> dict[str, str]:
 
 @cache
 def notebooks() -> dict[str, str]:
-    """Run the notebooks and return their pages, by path."""
-    return {f"notebooks/{path.stem}.md": _notebook(path) for path in sorted((TOP / "notebooks").glob("*.ipynb"))}
-
-
-def _notebook(path: Path) -> str:
-    """Run a notebook in an empty folder beside `results`; return its text, code and outputs as Markdown."""
-    notebook = nbformat.read(path, as_version=4)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place, "notebooks")
-        folder.mkdir()
-        Path(place, "results").symlink_to(RESULTS)
-        environment = os.environ | {"LRA_CACHE": f"{place}/cache", "OMP_NUM_THREADS": "1"}
-        NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}}).execute(env=environment)
-    return rendered("notebook.md", cells=notebook.cells, name=path.name)
+    """Run the notebooks, each in an empty folder beside `results`; return pages of text, code and outputs by path."""
+    pages = {}
+    for path in sorted((TOP / "notebooks").glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place, "notebooks")
+            folder.mkdir()
+            Path(place, "results").symlink_to(RESULTS)
+            environment = os.environ | {"LRA_CACHE": f"{place}/cache", "OMP_NUM_THREADS": "1"}
+            NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}}).execute(env=environment)
+        pages[f"notebooks/{path.stem}.md"] = rendered("notebook.md", cells=notebook.cells, name=path.name)
+    return pages

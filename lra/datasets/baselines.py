@@ -87,7 +87,7 @@ class Overlap:
         from sklearn.feature_extraction.text import HashingVectorizer
 
         self._words = HashingVectorizer(norm=None, alternate_sign=False, dtype=np.float32)
-        # Evenly spaced, because files may be sorted by label: [pairs].
+        # [pairs]: evenly spaced indices, because files may be sorted by label.
         self.rows = np.linspace(0, len(split) - 1, min(len(split), COSINE_PAIRS)).astype(np.int64)
         bags, _ = self._counts(split, self.rows)
         frequency = bags.getnnz(axis=0)  # [buckets]: number of documents with each bucket
@@ -148,18 +148,18 @@ def bigram(train: LMWindows, val: LMWindows, test: LMWindows, vocabulary: int) -
     train and the weight w in BIGRAM_WEIGHTS that has the lowest perplexity on val. If no bigram of train begins
     with token a, the probability is unigram(b).
     """
-    stream = train.tokens.astype(np.int64)
-    # A bigram (a, b) is encoded as a * vocabulary + b. `unique` returns `pairs` sorted, as `searchsorted` requires.
-    pairs, counts = np.unique(stream[:-1] * vocabulary + stream[1:], return_counts=True)
-    totals = np.bincount(stream[:-1], minlength=vocabulary)
+    from scipy.sparse import csr_array
+
+    first, second = train.tokens[:-1].astype(np.int64), train.tokens[1:].astype(np.int64)
+    # [vocabulary, vocabulary], sparse; entries of equal bigrams are added.
+    counts = csr_array((np.ones(len(first), dtype=np.int64), (first, second)), shape=(vocabulary, vocabulary))
+    totals = np.bincount(first, minlength=vocabulary)
     frequencies = _frequencies(train, vocabulary)
 
     def seen(split: LMWindows) -> tuple[np.ndarray, np.ndarray]:
         """Return the bigram and the unigram probability of each of m targets, both [m]."""
         tokens, targets = _predictions(split)
-        wanted = tokens * vocabulary + targets
-        found = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)  # an unseen bigram may sort after all pairs
-        occurrences = np.where(pairs[found] == wanted, counts[found], 0)
+        occurrences = np.asarray(counts[tokens, targets]).ravel()
         precedes = totals[tokens] > 0
         return np.where(precedes, occurrences / totals[tokens].clip(min=1), frequencies[targets]), frequencies[targets]
 

@@ -159,31 +159,28 @@ def inputs_of(
         holdout: fraction of the documents for validation; they are chosen with a fixed seed.
         seed: seed of the masks.
     """
-    # Stored documents instead of examples, so that a document that is in several pairs is read once: [n].
+    # [n]: indices of stored documents instead of examples, so that a document in several pairs is used once.
     rows = np.flatnonzero(np.diff(train.offsets) >= SHORTEST)
     held = held_out(np.zeros(len(rows), dtype=int), holdout)  # one class, since labels must not be used
     if not held.any() or held.all():
         raise UserError(f"pretrain.holdout={holdout}: leaves none of {len(rows)} documents for training or validation")
 
     kind = partial(MaskedTokens, share=share, seed=seed) if objective == "masked" else NextToken
-
-    def split(index: np.ndarray) -> TokenPrediction:
-        return kind(
-            tokens=train.tokens,
-            offsets=train.offsets,
-            index=index,
-            labels=np.empty(0, np.uint8),  # the targets are tokens
-            shift=train.shift,
-            vocab_size=spec.vocab_size,
-            values=values,
-        )
-
-    val = split(rows[held])
+    split = kind(
+        tokens=train.tokens,
+        offsets=train.offsets,
+        index=rows[~held],
+        labels=np.empty(0, np.uint8),  # the targets are tokens
+        shift=train.shift,
+        vocab_size=spec.vocab_size,
+        values=values,
+    )
+    val = replace(split, index=rows[held])
     return Task(
         **vars(spec_of(spec, objective, values=values)),
-        train=split(rows[~held]),
+        train=split,
         val=val,
-        test=val,
+        test=val,  # pretraining has no test of its own
         baselines={},
         digest=digest,
         folder=Path(),

@@ -96,7 +96,13 @@ def examples(path: Path, columns: Columns) -> Iterator[Example]:
                 )
         read = _ids if columns.ids else _text
         texts = tuple(read(f"{where}: {name}", row[name], columns) for name in names)
-        yield Example(where, _label(f"{where}: {columns.label}", row[columns.label]), texts)
+        label, place = row[columns.label], f"{where}: {columns.label}"
+        if not isinstance(label, str | int | None):
+            raise UserError(f"{place} is {label!r:.80}, expected a text or a whole number")
+        if label is not None:  # an accented letter has two encodings that look the same; NFC is one of them
+            label = unicodedata.normalize("NFC", str(label).strip())
+            label = label and readers.checked_text(place, label)
+        yield Example(where, label, texts)
 
 
 # ---------------------------------------------------------------- cells
@@ -122,16 +128,6 @@ def _ids(where: str, value: Any, columns: Columns) -> np.ndarray:
     if not len(ids):
         raise UserError(f"{where} has no token ids")
     return ids + np.uint16(1)
-
-
-def _label(where: str, value: Any) -> str | None:
-    """Return the content of a label cell, a text or a whole number, as text; None for a null."""
-    if value is None:
-        return None
-    if not isinstance(value, str | int):
-        raise UserError(f"{where} is {value!r:.80}, expected a text or a whole number")
-    label = unicodedata.normalize("NFC", str(value).strip())  # an accented letter has two encodings that look the same
-    return label and readers.checked_text(where, label)
 
 
 # ---------------------------------------------------------------- formats

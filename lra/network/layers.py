@@ -57,7 +57,7 @@ def make_norm(architecture: Architecture, *, there: bool) -> nn.Module:
 
 
 def normed(norm: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Apply a norm to x [B, N, D]; only batch normalisation uses mask [B, N]."""
+    """Apply a norm to x [..., D]; only batch normalisation, which takes x [B, N, D], uses mask [B, N]."""
     return norm(x, mask) if isinstance(norm, BatchNorm) else norm(x)
 
 

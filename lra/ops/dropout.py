@@ -63,7 +63,7 @@ class Keyed(nn.Module):
             if has_heads:
                 heads = torch.arange(x.shape[1], dtype=torch.int32, device=device)
                 words = words.unsqueeze(1) + heads * HEAD  # [B, H]
-            words = words.view(*words.shape, *[1] * (x.dim() - words.dim()))  # [B, 1, 1] or [B, H, 1, ..., 1]
+            words = words.view(*words.shape, *[1] * (x.dim() - words.dim()))  # [B, 1], [B, 1, 1] or [B, H, 1, ..., 1]
         if self.over == "channels":
             rows = torch.zeros_like(rows)  # one number for all positions of a channel
         mixed = rows * ROW + words + columns * COLUMN  # int32 wraps around
@@ -151,7 +151,7 @@ class Dropout(Keyed):
                 for of_row in draws:
                     of_row[:] = bits.random_raw(draws_of_row)
                     bits.advance(JUMP - draws_of_row)  # so that a row's first draw does not depend on m
-                # [L, 4 draws_of_row] 16-bit numbers, of which the first m of each row are used.
+                # [rows of a head, 4 draws_of_row] 16-bit numbers, of which the first m of each row are used.
                 yield np.flatnonzero(draws.view(np.uint16)[:, :width] < level) + head * of_head
 
 

@@ -120,22 +120,12 @@ def _drawn(
     rim = style.rim
     ends = np.stack([start, end], axis=1)  # [n, 2, 2]
     pixels = marked(canvas[:, rim:-rim, rim:-rim], ends, design.marker_radius)
-    path = np.diff(positions[rows, origins], axis=1)  # [n, S - 1, 2]: steps of the snake with the first marker
-    attributes = np.stack([_rounded(_lengths(end - start)), placed, _rounded(_lengths(path).sum(axis=1))], axis=1)
-    return pixels, attributes
-
-
-def _lengths(steps: np.ndarray) -> np.ndarray:
-    """Return the lengths [...] of steps [..., 2] in units of 1/256 pixel.
-
-    They are whole numbers, so that their sums are equal on all machines.
-    """
-    return np.rint(256 * np.sqrt((steps**2).sum(axis=-1))).astype(np.int64)
-
-
-def _rounded(lengths: np.ndarray) -> np.ndarray:
-    """Convert lengths from units of 1/256 pixel to whole pixels."""
-    return (lengths + 128) // 256
+    # [n, S, 2]: from marker to marker, then from paddle to paddle of the snake with the first marker.
+    steps = np.concatenate([(end - start)[:, None], np.diff(positions[rows, origins], axis=1)], axis=1)
+    # [n, S]: whole numbers, in units of 1/256 pixel, so that their sums are equal on all machines.
+    lengths = np.rint(256 * np.sqrt((steps**2).sum(axis=-1))).astype(np.int64)
+    distance, path = ((each + 128) // 256 for each in (lengths[:, 0], lengths[:, 1:].sum(axis=1)))  # rounded to pixels
+    return pixels, np.stack([distance, placed, path], axis=1)
 
 
 def _pairs(draws: Draws, design: Design, style: Paddles, n: int) -> tuple[Board, Snakes, Snakes]:
