@@ -32,7 +32,7 @@ def by_size(sizes: np.ndarray) -> Group:
     of examples.
     """
     ranks = np.arange(1, PARTS) * len(sizes) // PARTS  # [PARTS - 1]: ranks of the sizes that are bounds
-    # Remove duplicate bounds: a size that more than a fifth of the examples have may be the bound of several ranges.
+    # Remove duplicate bounds: if more than a fifth of the examples have one size, it may bound several ranges.
     parts = np.searchsorted(np.unique(np.sort(sizes)[ranks]), sizes, side="right")
 
     def name(part: int) -> str:

@@ -117,7 +117,7 @@ def _text(where: str, value: Any, columns: Columns) -> str:
 
 
 def _ids(where: str, value: Any, columns: Columns) -> np.ndarray:
-    """Return the token ids + 1 of a cell [L] uint16, without padding at the ends."""
+    """Return an array [L] uint16: the token ids of a cell, each plus 1, without padding at the ends."""
     # `type`, because `isinstance` takes True for an int.
     if not isinstance(value, list) or not all(type(item) is int and 0 <= item <= MAX_ID for item in value):
         raise UserError(f"{where} is {value!r:.80}, expected a list of token ids from 0 to {MAX_ID:,}")

@@ -83,7 +83,7 @@ class Cosformer(KernelAttention):
         position = torch.arange(k.shape[-2], dtype=torch.float64, device=q.device).unsqueeze(-1)  # [L, 1]
         angle = position * (math.pi / 2 / self.config.max_positions)
         turn = angle.cos().to(k.dtype), angle.sin().to(k.dtype)
-        # q may have only the first n positions, so `part` is cut to the length of x: [B, H, n or L, 2 Dh].
+        # Cut `part` to the length of x, since q may have only n positions. New q, k: [B, H, n or L, 2 Dh].
         q, k = (torch.cat([relu(x) * part[: x.shape[-2]] for part in turn], dim=-1) for x in (q, k))
         return q, k
 

@@ -12,9 +12,9 @@ def is_asynchronous(device: torch.device) -> bool:
 
 
 def to_device(host: Tensor, device: torch.device) -> Tensor:
-    """Return a copy of a host tensor on the device; on CUDA the copy is asynchronous.
+    """Return a host tensor on the device: on a CPU the tensor itself, on CUDA an asynchronous copy.
 
-    PyTorch keeps the pinned memory until the copy has finished.
+    PyTorch keeps the pinned memory of that copy until the copy has finished.
     """
     return host.pin_memory().to(device, non_blocking=True) if is_asynchronous(device) else host.to(device)
 
