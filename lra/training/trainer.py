@@ -285,7 +285,7 @@ class Trainer:
             self._saved_at = time.monotonic()
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the state as two dicts, tensors and JSON values. Call `read_losses` first: unread losses are left out."""
+        """Return the state as two dicts, of tensors and of JSON values. Call `read_losses` before, or it lacks losses."""
         tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
         for name, parameter in self.model.named_parameters():  # by name, since torch's indices depend on the groups
             for key, value in self.optimizer.state.get(parameter, {}).items():
