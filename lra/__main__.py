@@ -80,7 +80,7 @@ def start(name: str) -> None:
         sys.exit(f"{name}: error: lra runs on Linux and macOS; on Windows it runs in WSL")
     logging.raiseExceptions = False  # print no traceback if `--info` logs to a closed pipe
     try:
-        import_module(COMMANDS[name][0]).main()  # imported here: one command needs a fraction of the modules of all
+        import_module(COMMANDS[name][0]).main()  # here, because no command needs the modules of all
     except KeyboardInterrupt:
         print(f"\n{name}: interrupted; rerun the command to resume", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None

@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CHECKOUT / "tests"))
 from test_examples import command_lines  # noqa: E402
 
-LIMIT_S = 600  # time limit of a command, which then has exit code 124; add the command to PARTS
+LIMIT_S = 600  # time limit of a command; one that takes longer has exit code 124 and should be added to PARTS
 # placeholders, bare program names, installations; commands for clusters, accelerators, hubs; commands that CI runs
 NOT_RUN = (
     r"<|\.\.\.|TASK|DIR|=RUN|/volume|^(#|git|cd|pip)|^lra-\w+( --multirun| --verify)?$"

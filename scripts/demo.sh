@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Short ListOps: four systems of Table 1 with three seeds each, from generated data to a table in runs/demo. Takes about
-# 6 minutes on two cores, 4 of them training. Interrupt it at any time; rerun it to resume.
+# 6 minutes on two cores, of which training takes 4 minutes. Interrupt it at any time; rerun it to resume.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/install.sh user

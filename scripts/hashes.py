@@ -1,8 +1,8 @@
 """Print a hash of the weights, evaluations and results of some 30 tiny trainings: `hashes.py [WORD ...] > before.txt`.
 
-A change of structure must leave every line as it is: run this before and after, and compare. Temporary: it goes when
-the steps from the tag `before-one-loop` on are done. Times, paths, versions and digests of code are left out. Real text
-trains if LRA_DATA is set. Words choose the trainings whose names contain one of them.
+A change of structure must leave every line as it is: run this before and after, and compare. Temporary: delete it
+when the restructuring since the tag `before-one-loop` is complete. Times, paths, versions and digests of code are left
+out. Real text trains if LRA_DATA is set. Words choose the trainings whose names contain one of them.
 """
 
 import json

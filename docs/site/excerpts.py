@@ -31,7 +31,7 @@ TASKS = {"text": "text", "matching": "matching", "listops": "ListOps"}  # tasks 
 PAPER = ("Transformer", "Linear ELU", "Simple", "Simple-Res", "Simple-ResL")  # rows of Table 1 in README.md
 
 Filter = Mapping[str, Any]
-"""Values by column of `Report.cells`, `folder` and `row` (system without settings); options `show` and `optional`."""
+"""Values by key: column of `Report.cells`, `folder`, `row` (system without settings), `show`, `optional`, `texts`."""
 
 
 def crosstab(rows: Mapping[str, Filter], columns: Mapping[str, Filter], corner: str = "system", note: str = "") -> str:

@@ -69,7 +69,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links of notebooks to their pages, link the options in tables of docs/, and remove the comments of cog."""
+    """Point links to notebooks to their pages, link the options in tables of docs/, and remove the comments of cog."""
 
     def linked(table: re.Match) -> str:
         return NAMES.sub(lambda cell: re.sub(r"`(\w+)`", rf"[`\1`](../{table[1]}s/\1.md)", cell[0]), table[0])

@@ -47,7 +47,7 @@ class Step:
 
 
 def subjects_of(settings: BenchSettings) -> list[Subject]:
-    """Return the subjects of `[straightforward:]NAME key=value ...`; for `what=step`, straightforward and lra."""
+    """Return the subjects, named `[straightforward:]NAME key=value ...`; for `what=step`, straightforward and lra."""
     if settings.what == "step":
         return [Subject(title=title, plain=title != "lra", settings=settings) for title in (STRAIGHTFORWARD, "lra")]
     hydra, named = HydraConfig.get(), []

@@ -17,7 +17,7 @@ from lra.mixers.base import Attention, Mixer
 from lra.ops.dropout import Keyed
 from lra.records import tensors
 
-SPREADS = (0.0, 10.0)  # scale factors: checks run on standard normal inputs times 0 and times 10
+SPREADS = (0.0, 10.0)  # scale factors: `finite` multiplies standard normal inputs by 0 and by 10
 REGISTERS = ("_parameters", "_buffers", "_modules")  # attributes in which torch registers tensors and modules
 # Step sizes of finite differences: a small step crosses few kinks; a large step is needed for mixers that compute in
 # float32, because rounding would hide the difference of a small step.

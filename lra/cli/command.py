@@ -54,12 +54,12 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
             except BrokenPipeError:  # caught here for the same reason
                 raise SystemExit(FAILED) from None
 
-        # Hydra then raises errors instead of printing them and ending the process, which `fail` does in one line.
+        # With this variable Hydra raises its errors, and `fail` prints them; otherwise Hydra would print them and exit.
         os.environ["HYDRA_FULL_ERROR"] = "1"
         sys.argv = [program, *parseable(flags_first(sys.argv[1:]))]
         set_up()
         try:
-            refuse_our_names()  # before Hydra composes: it would read the user's file instead of lra's
+            refuse_our_names()  # before Hydra composes: it would silently read lra's file instead of the user's
             check_words(config_name, sys.argv[1:])
             if {"--cfg", "-c"} & {*sys.argv}:
                 sys.argv += show_rates(config_name, sys.argv[1:])

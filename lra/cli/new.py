@@ -47,7 +47,7 @@ def write(kind: str, name: str) -> None:
     for group in (kind, *(("system", "system/other") if kind == "attention" else ())):
         if name in options(group):
             raise UserError(f"{name}: lra has {group}={name}; choose another name")
-    module = find_spec(name)  # for a folder without code the origin is None
+    module = find_spec(name)  # a folder without __init__.py is a module whose origin is None
     taken = module is not None and module.origin is not None and not Path(f"{name}.py").exists()
     if name in sys.stdlib_module_names or taken:  # the new module would hide the other one, or be hidden by it
         raise UserError(f"{name}: Python has a module of this name already; choose another name")

@@ -15,10 +15,10 @@ from lra.core.files import Locked
 from lra.core.signals import PAUSED, Paused
 
 # Modules of lra.runs and lra.sweep are imported in the functions below: with NumPy and the classes of the settings they
-# take a third of the time of `lra-train --help`, which needs none of them.
+# would take a third of the time of `lra-train --help`, which needs none of them.
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
-"""Keys that may be set together with `rerun=...`: records do not hold them or, for `device`, may be overruled."""
+"""Keys that may be set together with `rerun=...`: records lack their values; a set `device` takes precedence."""
 QUICK = "lra-train experiment=small_listops train.steps=800"
 
 

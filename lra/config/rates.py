@@ -20,7 +20,7 @@ System = tuple[str, ...]
 
 
 def apply(cfg: DictConfig, hydra_cfg: DictConfig) -> Cell:
-    """Set the `overrides` of a configuration in place, and return its cell. Raises UserError."""
+    """Set the values that `overrides` returns in the configuration `cfg`, and return its cell. Raises UserError."""
     values = {} if cfg.rates is None else overrides(cfg, hydra_cfg)
     for key, value in values.items():
         OmegaConf.update(cfg, key, value)

@@ -75,7 +75,7 @@ def _mistake(
     # A misspelt key gives two errors, an unknown and a missing key. The user typed the unknown one, so report that.
     path = min(found, key=lambda path: 0 if path in unknown else 1 if path in missing else 2)
     key = where + ".".join(path)
-    if path in unknown:  # every field is a given key, a missing key or in `names`: dataclasses have no defaults
+    if path in unknown:  # known keys: those given, those missing, and `names`; dataclasses have no defaults
         beside = {(*path[:-1], str(name)) for name in _at(values, path[:-1])} | missing
         siblings = [other[-1] for other in beside - unknown if other[:-1] == path[:-1]]
         return f"{key}: unknown key; {did_you_mean(path[-1], [*siblings, *(() if path[:-1] else names)])}"

@@ -31,7 +31,7 @@ def data_name(data: Any, name: str | None) -> str:
         name = ":".join([Path(source).name, *configuration])
     elif not name:
         path = expanded(str(data if isinstance(data, str) else data.get("train", "files")), "task.data").absolute()
-        path = path.resolve() if path.name == ".." else path  # any other link keeps its own name
+        path = path.resolve() if path.name == ".." else path  # without `resolve` a symbolic link keeps its own name
         name = split_end(path.name)[0]
         name = path.parent.name if name == "train" and path.parent.name else name  # reviews/train.csv is `reviews`
     return unicodedata.normalize("NFC", str(name))  # macOS decomposes accented letters in file names

@@ -33,7 +33,7 @@ STARTED = time.monotonic()  # start of the command, from which time limits count
 class Paused(BaseException):
     """Raised when a run stops before its end; rerunning the command resumes it.
 
-    The reason is the name of a signal or the time limit that was reached; `code` is the exit code. Like
+    The reason names the signal or the time limit that stopped the run; `code` is the exit code. Like
     KeyboardInterrupt it is not an Exception, so that `except Exception` does not treat it as a failure.
     """
 

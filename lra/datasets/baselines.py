@@ -87,7 +87,7 @@ class Overlap:
         from sklearn.feature_extraction.text import HashingVectorizer
 
         self._words = HashingVectorizer(norm=None, alternate_sign=False, dtype=np.float32)
-        # Evenly spaced, because files may be sorted by label: [pairs].
+        # [pairs]: evenly spaced indices, because files may be sorted by label.
         self.rows = np.linspace(0, len(split) - 1, min(len(split), COSINE_PAIRS)).astype(np.int64)
         bags, _ = self._counts(split, self.rows)
         frequency = bags.getnnz(axis=0)  # [buckets]: number of documents with each bucket

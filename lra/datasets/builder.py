@@ -292,7 +292,8 @@ class Generated(TaskBuilder):
 def in_order(make: Callable[..., Any], calls: Iterable[tuple], workers: int) -> Iterator[Any]:
     """Yield `make(*arguments)` for each item `arguments` of `calls`, in order, for any number of worker processes.
 
-    The first call runs in this process, so that small data start no workers. At most `2 * workers` results are queued.
+    The first call, or every call if `workers` is 1, runs in this process, so that small data start no workers. At most
+    `2 * workers` results are queued.
 
     Raises:
         UserError: a worker process was killed.

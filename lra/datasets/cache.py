@@ -274,7 +274,7 @@ class Writer:
 
         Args:
             tokens: token ids [n, L].
-            answers: answers [n, L], negative at positions without an answer.
+            answers: answers [n, L], -1 at positions without an answer.
         """
         rows, positions = np.nonzero(answers >= 0)  # [m] both, sorted by example, then by position
         self._check_within("answer", answers, -1, self._spec.classes - 1)

@@ -27,11 +27,11 @@ from lra.datasets.task import Objective, TaskSpec, titled
 
 VERSION = 1
 BLOCK = 1_024  # number of examples in a block; another number would give other examples
-TABLE = len(SPLITS)  # index in the random stream "data" of draws that all splits share; the splits use 0, 1 and 2
+TABLE = len(SPLITS)  # index, in the random stream "data", of draws that all splits share; the splits use 0, 1 and 2
 
 Even = Annotated[int, Field(gt=0, multiple_of=2)]
 Examples = tuple[np.ndarray, np.ndarray]
-"""Tokens [n, L] and answers [n, L]; positions with a negative answer are not scored."""
+"""Tokens [n, L] and answers [n, L]; positions with the answer -1 are not scored."""
 
 
 class Draws:

@@ -148,7 +148,7 @@ def inputs_of(task: Task, objective: Objective, *, values: bool, share: float, h
         seed: seed of the masks.
     """
     train = task.train
-    # Stored documents instead of examples, so that a document that is in several pairs is read once: [n].
+    # [n]: indices of stored documents instead of examples, so that a document in several pairs is used once.
     rows = np.flatnonzero(np.diff(train.offsets) >= SHORTEST)
     held = held_out(np.zeros(len(rows), dtype=int), holdout)  # one class, since labels must not be used
     if not held.any() or held.all():

@@ -102,7 +102,7 @@ class Pictures(Split):
         return self.pad(np.array([example]), 0)[0]  # `pad` does not use the length
 
     def pad(self, examples: np.ndarray, length: int) -> np.ndarray:
-        """Return tokens [len(examples), pixels] uint16; `length` must be the number of pixels."""
+        """Return tokens [len(examples), pixels] uint16; `length` is not used, since all pictures have one size."""
         return self.grey(examples).astype(np.uint16) + self.shift  # uint16, because 255 + 1 does not fit into a byte
 
     def grey(self, examples: np.ndarray) -> np.ndarray:

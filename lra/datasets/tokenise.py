@@ -21,7 +21,7 @@ BpeVocabulary = Annotated[int, Field(ge=BYTE_VOCABULARY, le=MAX_VOCABULARY)]
 """Number of tokens of a byte-level BPE: padding, every byte, and merges."""
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
-BATCH = 1_000  # number of texts encoded at once; an encoding also holds the strings and offsets of all tokens
+BATCH = 1_000  # number of texts encoded at once; limited, since encodings also hold the strings of tokens in memory
 TOKENIZER = "tokenizer.json"  # name of the tokenizer's file, next to the cached splits of a task with subwords
 
 

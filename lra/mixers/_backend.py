@@ -45,8 +45,8 @@ class Scan:
 
         Args:
             chunks: the chunked form, called as `chunks(*inputs)`.
-            inputs: one tensor per keyword in `KERNELS[self.kernel]`, in that order: [B, H, L, .], or [B, H, L] for one
-                number per head and position; B and H may be 1, except in `v`.
+            inputs: one tensor per keyword in `KERNELS[self.kernel]`, in that order: [B, H, L, .], or [B, H, L] or
+                [H, L] for one number per head and position; B and H may be 1, except in `v`.
         """
         if self.on(inputs[0].device.type, inputs[0].dtype) == "torch":
             return chunks(*inputs)

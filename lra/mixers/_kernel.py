@@ -36,7 +36,9 @@ class KernelAttention(Attention, abstract=True):
     def features(
         self, q: Tensor, k: Tensor, key_mask: Tensor | None, packed: Packed | None = None
     ) -> tuple[Tensor, ...]:
-        """Return phi(q), phi(k) [B, H, L, M] for q, k [B, H, L, Dh]; phi may use a maximum over the real keys.
+        """Return phi(q) [B, H, n, M] and phi(k) [B, H, L, M] for q and k of `attend`.
+
+        phi may use a maximum over the real keys.
 
         A causal form may also return a log decay [B, H, L] for `causal_product`. Classes with `packs` also get chunks
         q, k [C, H, CHUNK, Dh] of a packed batch with the layout `packed`; q may then have only the first position of
@@ -46,11 +48,11 @@ class KernelAttention(Attention, abstract=True):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         with full_precision(q.device):
             q, k, v = map(at_least_float32, (q, k, v))
-            phi_q, phi_k, *log_decay = self.features(q, k, key_mask)  # [B, H, L, M]
+            phi_q, phi_k, *log_decay = self.features(q, k, key_mask)
             phi_k = without_padding(phi_k, key_mask)  # a padded key adds nothing to either sum
             v = pad(v, (0, 1), value=1.0)  # a column of ones: its weighted sum is the denominator
             weighted = causal_product if self.causal else product
-            y = weighted(phi_q, phi_k, v, *log_decay)  # [B, H, L, Dh + 1]
+            y = weighted(phi_q, phi_k, v, *log_decay)  # [B, H, n, Dh + 1]
             total, mass = y.split([v.shape[-1] - 1, 1], dim=-1)
             return total / self.denominator(mass)
 
@@ -61,18 +63,18 @@ class KernelAttention(Attention, abstract=True):
             phi_k = without_padding(phi_k, packed.chunk_mask)
             v = pad(v, (0, 1), value=1.0)
             state = packed.sum_chunks(v.mT @ phi_k)  # [B, H, Dh + 1, M], one state per document
-            # [C, H, Dh + 1, M] unless q is [B, H, 1, Dh]
+            # Repeat the state for each chunk, [C, H, Dh + 1, M], unless q has only first positions, [B, H, 1, Dh].
             state = state if q.shape[2] == 1 else packed.of_chunks(state, state.dtype)
             total, mass = (phi_q @ state.mT).split([v.shape[-1] - 1, 1], dim=-1)
             return packed.by_row(total / self.denominator(mass))
 
     def denominator(self, mass: Tensor) -> Tensor:
-        """Return the denominator [..., L, 1] for `mass` = phi(q_i) . z [..., L, 1]; `eps` prevents 0 / 0."""
+        """Return the denominator [..., n, 1] for `mass` = phi(q_i) . z [..., n, 1]; `eps` prevents 0 / 0."""
         return mass + self.eps
 
 
 def exponentials(log_q: Tensor, log_k: Tensor, causal: bool, packed: Packed | None = None) -> tuple[Tensor, ...]:
-    """Return the result of `features` for phi(q) = exp(log_q) and phi(k) = exp(log_k) [B, H, L, M].
+    """Return the result of `features` for phi(q) = exp(log_q) and phi(k) = exp(log_k).
 
     log_k is -inf at padded keys. Exponents are shifted by maxima, without gradient, because the shifts cancel between
     the weighted sum and its denominator. If not causal, the maximum of every feature over all keys is subtracted from
@@ -99,6 +101,6 @@ def exponentials(log_q: Tensor, log_k: Tensor, causal: bool, packed: Packed | No
 
 
 def product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Compute sum_j (q_i . k_j) v_j in time linear in L: q, k [..., L, M], v [..., L, N] -> [..., L, N]."""
+    """Compute sum_j (q_i . k_j) v_j in time linear in L: q [..., n, M], k [..., L, M], v [..., L, N] -> [..., n, N]."""
     state = v.transpose(-2, -1) @ k  # [..., N, M]; this order gives gradients the memory layout of q and k
     return q @ state.transpose(-2, -1)

@@ -118,7 +118,7 @@ class DecaySteps(nn.Module):
 
         projected = x W [B, L, H]; real [B, L, 1] is 1 at real and 0 at padded positions.
         """
-        dt = (softplus(projected + self.bias) * real).transpose(1, 2).unsqueeze(-1)  # [B, H, L, 1]
+        dt = (softplus(projected + self.bias) * real).transpose(1, 2).unsqueeze(-1)
         return dt, -self.log_a.exp()[:, None, None] * dt
 
 

@@ -49,7 +49,7 @@ class KeyPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks(KeyPart):
-    """Keys of whole blocks: row n of `table` [1 or H, N, blocks] lists the indices of the blocks that block n reads.
+    """Keys of whole blocks: row n of `table` [1 or H, N, listed] lists the indices of the blocks that block n reads.
 
     Indices may be outside of 0 to N - 1; `visible` masks their keys.
     """
@@ -58,16 +58,16 @@ class Blocks(KeyPart):
 
     def positions(self, by_block: Tensor) -> Tensor:
         width = by_block.shape[1]
-        # [1 or H, N, blocks, b] -> [1 or H, N, 1, blocks b]
+        # [1 or H, N, listed, b] -> [1 or H, N, 1, listed b]
         return (self.table[..., None] * width + by_block[0]).flatten(-2).unsqueeze(-2)
 
     def pick(self, x: Tensor) -> Tensor:
         heads, blocks = x.shape[1:3]
         first = torch.arange(heads, device=x.device).view(-1, 1, 1) * blocks  # index of each head's block 0
-        # [H, N, blocks]; the clamp only makes the indices valid, because keys of other blocks are masked.
+        # [H, N, listed]; clamp indices outside of 0 to N - 1, because `index_select` needs valid ones.
         rows = first + self.table.clamp(0, blocks - 1)
-        picked = x.flatten(1, 2).index_select(1, rows.flatten())  # [B, H N blocks, b, Dh]
-        return picked.unflatten(1, rows.shape).flatten(3, 4)  # [B, H, N, blocks b, Dh]
+        picked = x.flatten(1, 2).index_select(1, rows.flatten())  # [B, H N listed, b, Dh]
+        return picked.unflatten(1, rows.shape).flatten(3, 4)  # [B, H, N, listed b, Dh]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class Columns(KeyPart):
 
 
 def band(by_block: Tensor, window: int, causal: bool) -> Tensor:
-    """Return a table [1, N, blocks] of the blocks within `window` positions of each block; if causal, none after it.
+    """Return a table [1, N, listed] of the blocks within `window` positions of each block; if causal, none after it.
 
     All rows list the same number of blocks. The first rows begin with block 0 instead of a negative index, so they also
     list blocks beyond the window, which a rule must mask, and, if causal, later blocks, which `visible` masks.
@@ -177,7 +177,7 @@ class PatternAttention(Attention, abstract=True):
         columns = torch.cat([of_part.expand(*outer, -1) for of_part in positions], dim=-1)  # [1 or H, 1 or N, 1, m]
         seen = [visible(part, by_block, keys, self.causal) for part, keys in zip(parts, readable, strict=True)]
         outer = torch.broadcast_shapes(*(of_part.shape[:-1] for of_part in seen))
-        mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)  # [B or 1, 1 or H, N, b, m]
+        mask = torch.cat([of_part.expand(*outer, -1) for of_part in seen], dim=-1)  # [B or 1, 1 or H, N, 1 or b, m]
         by_query, by_key, by_value = in_chunks(width, q, k, v)  # [B, H, N, b, Dh]
         keys, values = (  # [B, H, N, m, Dh], so that one softmax is over the keys of all parts
             torch.cat([part.pick(x).expand(*x.shape[:3], -1, -1) for part in parts], dim=-2) for x in (by_key, by_value)
@@ -185,7 +185,7 @@ class PatternAttention(Attention, abstract=True):
         mixed = weigh(by_query, keys, values, mask, self.scale, self.dropout, columns).flatten(2, 3)[:, :, :length]
         if not len(is_global):
             return mixed
-        # The queries of global positions read all positions: [B, H, g, Dh].
+        # Queries of global positions read all positions or, if causal, all up to their own; `rows` is [B, H, g, Dh].
         row_mask = None if key_mask is None else key_mask[:, None, None, :]
         if self.causal:
             earlier = torch.arange(length, device=k.device) <= is_global[:, None]  # [g, L]

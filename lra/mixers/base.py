@@ -220,7 +220,7 @@ class Attention(Mixer, abstract=True):
         """
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, num_outputs: int | None = None) -> Tensor:
-        q, k, v = self.project(x, num_outputs)  # q [B, H, L or num_outputs, Dh], k and v [B, H, L, Dh]
+        q, k, v = self.project(x, num_outputs)
         mixed = self.attend(q, k, v, key_mask)  # [B, H, L or num_outputs, Dh]
         expected = torch.Size((*q.shape[:-1], v.shape[-1]))
         check_output(f"{type(self).__name__}.attend", mixed, expected, (), "documents, heads, positions, head width")
@@ -261,7 +261,7 @@ class Attention(Mixer, abstract=True):
         raise NotImplementedError
 
     def project(self, x: Tensor, num_outputs: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Project x [B, L, D] to q [B, H, L or num_outputs, Dh] and k, v [B, H, L, Dh]."""
+        """Project x [B, L, D] to q [B, H, n, d], k [B, H, L, d] and v [B, H, L, Dh], with n and d as in `attend`."""
         x = x.to(autocast_dtype(x))  # one conversion for all three projections
         inputs = ((self.query, x[:, :num_outputs]), (self.key, x), (self.value, x))
         q, k, v = (split_heads(projection(part), self.config.heads) for projection, part in inputs)

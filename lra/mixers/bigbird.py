@@ -71,7 +71,7 @@ def draw_blocks(heads: int, blocks: int, count: int) -> Tensor:
     """Draw `count` distinct random blocks for each of N blocks and each head.
 
     Returns:
-        Indices of the drawn blocks [H, N, min(count, N - 3)], filled up with -1 for a block that may draw fewer.
+        Indices of the drawn blocks [H, N, min(count, max(N - 3, 0))], filled up with -1 if a block may draw fewer.
     """
     free = free_blocks(torch.arange(blocks))
     # No block may draw more than N - 3 blocks: the first one excludes itself, its neighbour and the last block.

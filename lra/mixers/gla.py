@@ -55,7 +55,7 @@ class GatedLinear(Recurrent):
         self.decay = nn.Sequential(nn.Linear(config.dim, rank, bias=False), nn.Linear(rank, config.qkv_dim))
 
     def inputs(self, x: Tensor) -> tuple[Tensor, ...]:
-        # [B, L, H Dh], in fp32, because a chunk sums log decays, so the rounding errors of bf16 would add up.
+        # The log decays [B, L, H Dh] are in fp32, because sums over a chunk would add up the rounding errors of bf16.
         decay = logsigmoid(at_least_float32(self.decay(x))) / self.tau
         query = at_least_float32(self.query(x)) * self.config.head_dim**-0.5
         return query, self.key(x), self.value(x), decay

@@ -113,7 +113,7 @@ class Hyena(Mixer):
         skip, longest = self.skip, self.config.max_positions
         lag = torch.arange(length, dtype=skip.dtype, device=skip.device)
         time = lag / max(1, longest - 1)  # relative to the longest input, so h does not depend on `length`
-        band = torch.linspace(1e-4, self.bands - 1, self.bands, dtype=skip.dtype, device=skip.device)  # [bands]
+        band = torch.linspace(1e-4, self.bands - 1, self.bands, dtype=skip.dtype, device=skip.device)
         angle = 2 * math.pi / longest * lag.unsqueeze(-1) * band  # [L, bands]
         x = torch.cat([time.unsqueeze(-1), angle.cos(), angle.sin()], dim=-1)  # [L, 2 bands + 1]
         for layer in self.hidden:

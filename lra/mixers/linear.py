@@ -28,15 +28,29 @@ class Linear(KernelAttention):
     def features(
         self, q: Tensor, k: Tensor, key_mask: Tensor | None, packed: Packed | None = None
     ) -> tuple[Tensor, Tensor]:
-        return elu_plus_one(q), elu_plus_one(k)
+        return _EluPlusOne.apply(q), _EluPlusOne.apply(k)
 
 
-def elu_plus_one(x: Tensor) -> Tensor:
-    """Return phi(x) = exp(x) for x < 0, and x + 1 for x >= 0.
+class _EluPlusOne(torch.autograd.Function):
+    """Feature map phi(x) = exp(x) for x < 0, and x + 1 for x >= 0.
 
-    The sum elu(x) + 1 would have the rounding error of numbers near 1, and would be 0 in fp32 for x below -17.
+    The sum elu(x) + 1 would have the rounding error of numbers near 1, and would be 0 in fp32 for x < -17.4. The
+    derivative is min(phi, 1), so the backward pass needs only the output. Without this class a step of a layer takes
+    1.1 times as long and keeps 1.49 times the bytes (L 2,000 and 4,000, width 256, one thread).
     """
-    return x.clamp(max=0).exp() + relu(x)  # the first term is 1 for x >= 0
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        # Compute phi out of place, because torch.compile (torch 2.11) loses the `backward` if `forward` returns a
+        # tensor that it changed in place.
+        phi = x.clamp(max=0).exp() + relu(x)
+        ctx.save_for_backward(phi)
+        return phi
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        (phi,) = ctx.saved_tensors
+        return grad * phi.clamp(max=1)
 
 
 class Cosformer(KernelAttention):
@@ -69,8 +83,7 @@ class Cosformer(KernelAttention):
         position = torch.arange(k.shape[-2], dtype=torch.float64, device=q.device).unsqueeze(-1)  # [L, 1]
         angle = position * (math.pi / 2 / self.config.max_positions)
         turn = angle.cos().to(k.dtype), angle.sin().to(k.dtype)
-        # q may have only the first positions, so `part` is cut to the length of x.
-        # [B, H, L, 2 Dh]
+        # q may have only the first n positions, so `part` is cut to the length of x: [B, H, n or L, 2 Dh].
         q, k = (torch.cat([relu(x) * part[: x.shape[-2]] for part in turn], dim=-1) for x in (q, k))
         return q, k
 

@@ -91,7 +91,7 @@ class Mega(Mixer):
     def average(self, x: Tensor) -> Tensor:
         """Return X' [B, L, D], the moving averages of x [B, L, D]."""
         a = self.keep.sigmoid()
-        # Clamp a d below 1, so that log1p is finite even if both sigmoids round to 1.
+        # Clamp the product of a and d below 1, so that log1p is finite even if both sigmoids round to 1.
         taken = (a * self.damp.sigmoid()).clamp(max=1 - torch.finfo(a.dtype).eps / 2)
         rate = torch.log1p(-taken)  # [directions, D, n]
         rate, c = torch.complex(rate, torch.zeros_like(rate)), a * self.expand * self.reduce * self.averages**-0.5 / 2
@@ -101,7 +101,7 @@ class Mega(Mixer):
             return convolve_modes(x, rate[0], c[0])
         # Step of the tables in `mode_kernel`. It does not depend on the length of x, so the rounding does not, either.
         step = math.isqrt(self.config.max_positions - 1) + 1
-        # [D, L + 1], because `convolve_both` reads the second kernel from lag 1 on.
+        # Kernels [D, L + 1] at lags 0 to L; `convolve_both` reads the second one from lag 1 on.
         forward, backward = (mode_kernel(rate[way], c[way : way + 1], x.shape[1] + 1, step)[0] for way in (0, 1))
         # `convolve_both` has one term at lag 0, from the first kernel; that of the second kernel is added.
         return convolve_both(x, forward[:, :-1], backward[:, 1:]) + backward[:, 0] * x

@@ -128,7 +128,7 @@ class Reformer(Mixer):
             in_chunk = in_chunk + buckets * (buckets.shape[-1] + 2)  # so indices in two buckets differ by over 1
         if key_mask is not None:
             in_chunk = in_chunk.masked_fill(~key_mask[:, None, None, :], PADDED)
-        in_chunk = in_chunk.int()  # int32, because `may_read` expands it to [B, H, rounds, C, c, 2c]
+        in_chunk = in_chunk.int()  # int32 to save memory: `may_read` forms differences [B, H, rounds, C, c, 2c]
         here = may_read(in_chunk, order, self.chunk)
         times = here.byte()
         for shift in range(1, in_chunk.shape[2]):  # count the other rounds in which the query reads the key

@@ -117,7 +117,7 @@ class Simple(Attention):
         return y if self.drop_state else self.dropout(y.flatten(1), None if few else packed).view_as(y)
 
     def _drop_output(self, y: Tensor) -> Tensor:
-        """Apply dropout to y [B, H, L, Dh] as to merged heads [B, L, H Dh]: the noise is by position and channel."""
+        """Apply dropout to y [B, H, n, Dh] as to merged heads [B, n, H Dh]: the noise is by position and channel."""
         return split_heads(self.dropout(merge_heads(y)), self.config.heads)
 
     def score_scale(self, length: int, key_mask: Tensor | None) -> Tensor | float:
@@ -133,7 +133,7 @@ class Simple(Attention):
             state = self._dropped(state)
         x = x[:, :num_outputs]
         if not self._folding_is_cheaper(x.shape[1]):  # for few outputs, projecting queries is cheaper than folding
-            query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)  # [B, H, num_outputs, Dh]
+            query = split_heads(self.query(x.to(self.query.weight)), self.config.heads)  # [B, H, L or num_outputs, Dh]
             y = merge_heads(query @ state)
             return (self.out(y) if self.drop_state else y).to(x.dtype)
         # Fold the query projection into the state: one linear map D -> H Dh for each document.

@@ -12,8 +12,8 @@ from lra.ops.packing import CHUNK, Packed
 FORWARD, BACKWARD = torch.ops.aten._flash_attention_forward, torch.ops.aten._flash_attention_backward
 MULTIPLE, MAX_WIDTH = 8, 256  # FlashAttention requires that Dh is a multiple of 8, at most 256
 FLASH_DROPOUT = (
-    "for packed batches in bf16 on CUDA the dropout probability p is rounded to a multiple of 1/256 (0.1 to 0.1016)"
-    ", but the remaining weights are scaled by 1/(1 - p) with the exact p"
+    "for packed batches in bf16 on CUDA the dropout probability p is rounded to a multiple of 1/256 "
+    "(0.1 becomes 0.1016), but the remaining weights are scaled by 1/(1 - p) with the exact p"
 )
 
 

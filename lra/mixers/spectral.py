@@ -80,7 +80,7 @@ class Spectrum(nn.Module):
 
     @abstractmethod
     def frequencies(self) -> Tensor:
-        """Return Omega [Dh, m], or [H, Dh, m] with frequencies per head."""
+        """Return Omega [Dh, m], or [H, Dh, m] with frequencies per head; `Mixture` has 2 m instead of m."""
 
 
 class Spectral(KernelAttention, abstract=True):

@@ -66,7 +66,7 @@ class Block(nn.Module):
         return normed(self.mixer_norm if self.feed_forward is None else self.feed_forward_norm, stream, key_mask)
 
     def mixer_input(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Return the mixer's input [B, N, D]: x after the norm, if pre-norm, and the short convolution, if any."""
+        """Return the mixer's input, shaped like x: x after the norm, if pre-norm, and the short convolution, if any."""
         x = x if self.post_norm else normed(self.mixer_norm, x, key_mask)
         return x if self.short_conv is None else self.short_conv(x, key_mask)
 

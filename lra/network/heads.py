@@ -53,12 +53,12 @@ class Reconstruction(nn.Module):
         length = len(self.positions)
         if scored is None:
             return self.decoder(x[:, None] + self.positions)  # [B, 1, D] + [L, D]
-        # [m, D]: document and position of each index.
+        # Split each index into example and position, and add their vectors: [m, D].
         return self.decoder(x[scored // length] + self.positions[scored % length])
 
 
 def document_head(features: int, spec: TaskSpec, architecture: Architecture) -> nn.Sequential:
-    """Create the head that maps features of an example's documents [B, features] to logits [B, classes].
+    """Create a head that maps vectors [..., features] to logits [..., classes] of the task.
 
     `head_hidden` lists the widths of the hidden layers. If it is None, there is one hidden layer of `mlp_dim`; for
     pairs of documents a second one of `mlp_dim // 2` follows, and the activation is ReLU (SimpleTRON, Table 3).

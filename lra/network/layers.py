@@ -5,12 +5,11 @@ Legend: B documents, N positions, D width.
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import gelu, linear
 
 from lra.network.architecture import Architecture
 from lra.ops.device import at_least_float32, autocast_dtype
-from lra.ops.dropout import Dropout, ZeroAt, zero_
+from lra.ops.dropout import Dropout
 from lra.ops.packing import Packed
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
@@ -58,7 +57,7 @@ def make_norm(architecture: Architecture, *, there: bool) -> nn.Module:
 
 
 def normed(norm: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Apply a norm to x [B, N, D]; only batch normalisation uses mask [B, N]."""
+    """Apply a norm to x [..., D]; only batch normalisation, which takes x [B, N, D], uses mask [B, N]."""
     return norm(x, mask) if isinstance(norm, BatchNorm) else norm(x)
 
 
@@ -77,32 +76,14 @@ class FeedForward(nn.Sequential):
         first, activation, inner, second, outer = self
         if isinstance(activation, nn.GELU) and inner.draws_indices(x, packed):
             # On a CPU: write zeros at drawn indices instead of multiplying by a mask, and multiply the weights of the
-            # second Linear by both dropout scales, so that dropout makes no further pass over the hidden units.
+            # second Linear by both dropout scales instead of the hidden units.
             before = first(x)  # [B, N, hidden]
-            hidden = _GeluDrop.apply(before, inner.indices(before))
+            # [B N hidden], flat; in place, because the gradient of GELU reads its input, not its output.
+            hidden = gelu(before.flatten()).index_fill_(0, inner.indices(before), 0)
             # The inner dropout comes before the bias, which therefore gets the outer scale alone.
             bias = None if second.bias is None else second.bias * outer.scale
-            y = linear(hidden.flatten(0, -2), second.weight * (inner.scale * outer.scale), bias)
-            return ZeroAt.apply(y, outer.indices(x)).view(x.shape)  # [B N, D] -> [B, N, D]
+            y = linear(hidden.view(-1, before.shape[-1]), second.weight * (inner.scale * outer.scale), bias)
+            return y.flatten().index_fill(0, outer.indices(x), 0).view(x.shape)  # [B N, D] -> [B, N, D]
         for layer in self:
             x = layer(x, packed) if isinstance(layer, Dropout) else layer(x)
         return x
-
-
-class _GeluDrop(torch.autograd.Function):
-    """GELU with dropout: values at flat `indices` become zero, and others are not scaled.
-
-    `FeedForward` scales the weights of the next layer instead.
-    """
-
-    @staticmethod
-    def forward(ctx, x: Tensor, indices: Tensor) -> Tensor:
-        ctx.save_for_backward(x, indices)
-        return zero_(gelu(x), indices)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        x, indices = ctx.saved_tensors
-        grad = zero_(grad.contiguous(), indices)  # in place: nothing else reads this gradient
-        return torch.ops.aten.gelu_backward.grad_input(grad, x, grad_input=grad), None

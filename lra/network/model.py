@@ -101,10 +101,11 @@ class Model(nn.Module):
         if packed is not None:
             x, mask = x if few else packed.pad(x), packed.mask
         if self.reconstructs:
-            return self.head(self.final_norm(x[:, -1]), scored)  # x [B, D], the state after the whole input
+            return self.head(self.final_norm(x[:, -1]), scored)  # the state [B, D] after the whole input
         if self.pooling == "none":
             x = x[:, int(self.cls) :]
-            return self.head(self.final_norm(x if scored is None else x.flatten(0, 1)[scored]))  # [B, L, D] or [m, D]
+            # The head reads [B, L, D] or [m, D].
+            return self.head(self.final_norm(x if scored is None else x.flatten(0, 1)[scored]))
         x = normed(self.final_norm, x, mask)  # before pooling, because a batch norm averages over all positions
         documents = pooled(x, mask, self.pooling).unflatten(0, (-1, self.documents))  # [B, P, D]
         return self.head(pair_features(documents, self.interaction))
@@ -171,7 +172,7 @@ class Model(nn.Module):
 
 
 def _redraw_linear_layers(model: Model) -> None:
-    """Draw the weights of linear layers by Xavier's uniform rule, except in the head, and set their biases to zero.
+    """Set all biases of linear layers to zero; draw all weights but those of the head by Xavier's uniform rule.
 
     The weights of the head are drawn with variance 1 / in_features, as in Google's code, from a normal truncated at
     two standard deviations. Parameters in `Mixer.own_values` are not changed.

@@ -61,7 +61,7 @@ def _each_channel(x: Tensor, weight: Tensor, later: int) -> Tensor:
     """
     rows = x.contiguous().transpose(1, 2).unsqueeze(2)  # [B, C, 1, L]
     y = conv2d(rows, weight[:, None, None], groups=len(weight), padding=(0, weight.shape[1] - 1))
-    # y is [B, C, 1, L + taps - 1]. The last input that its index t reads is x_t, and that of output i is x_{i + later}.
+    # Index t of y [B, C, 1, L + taps - 1] reads inputs up to x_t. Output i reads inputs up to x_{i + later}.
     return y.squeeze(2).transpose(1, 2)[:, later : later + x.shape[1]]
 
 
@@ -144,8 +144,8 @@ def mode_kernel(rate: Tensor, c: Tensor, length: int, step: int) -> Tensor:
     With l = a * step + b, exp(rate_n l) is exp(rate_n * a * step) times exp(rate_n * b). Each of these factors is read
     from a short table, so that no tensor [D, N, length] is formed.
 
-    rate [D, N] and c [directions, D, N], complex -> [directions, D, length]; `step`: number of values of b, fastest
-    near the square root of the length.
+    rate [D, N] and c [directions, D, N], complex -> [directions, D, length]; `step`: number of values of b; the
+    computation is fastest if it is near the square root of the length.
     """
     steps = torch.arange(-(-length // step), device=c.device)
     coarse = powers(rate, steps * step) * c.unsqueeze(-1)  # [directions, D, N, a]

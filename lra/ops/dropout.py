@@ -63,7 +63,7 @@ class Keyed(nn.Module):
             if has_heads:
                 heads = torch.arange(x.shape[1], dtype=torch.int32, device=device)
                 words = words.unsqueeze(1) + heads * HEAD  # [B, H]
-            words = words.view(*words.shape, *[1] * (x.dim() - words.dim()))  # [B, 1, 1] or [B, H, 1, ..., 1]
+            words = words.view(*words.shape, *[1] * (x.dim() - words.dim()))  # [B, 1], [B, 1, 1] or [B, H, 1, ..., 1]
         if self.over == "channels":
             rows = torch.zeros_like(rows)  # one number for all positions of a channel
         mixed = rows * ROW + words + columns * COLUMN  # int32 wraps around
@@ -96,7 +96,8 @@ class Dropout(Keyed):
         if not self.drops:
             return x
         if columns is None and self.draws_indices(x, packed):
-            return ZeroAt.apply(x.contiguous() * self.scale, self.indices(x))
+            # In place, because nothing else reads the product.
+            return (x.flatten() * self.scale).index_fill_(0, self.indices(x), 0).view(x.shape)
         kept = self.hash(x, packed, columns) >= round(self.p * 2**32) - 2**31  # uniform in [-2^31, 2^31)
         return torch.where(kept, x * self.scale, 0)
 
@@ -150,7 +151,7 @@ class Dropout(Keyed):
                 for of_row in draws:
                     of_row[:] = bits.random_raw(draws_of_row)
                     bits.advance(JUMP - draws_of_row)  # so that a row's first draw does not depend on m
-                # [L, 4 draws_of_row] 16-bit numbers, of which the first m of each row are used.
+                # [rows of a head, 4 draws_of_row] 16-bit numbers, of which the first m of each row are used.
                 yield np.flatnonzero(draws.view(np.uint16)[:, :width] < level) + head * of_head
 
 
@@ -181,23 +182,3 @@ def set_keys(model: nn.Module, *, seed: int, step: int, documents: Sequence[int]
     for layer, (module, *noise) in enumerate(zip(layers, *copies, strict=True)):  # type: ignore[call-overload]
         module.key, module.documents = (seed, step, layer), documents
         module.hash_words, module.seed = noise
-
-
-def zero_(x: Tensor, indices: Tensor) -> Tensor:
-    """Set the values at flat `indices` of a contiguous tensor to zero, in place, and return the tensor."""
-    x.view(-1).index_fill_(0, indices, 0)
-    return x
-
-
-class ZeroAt(torch.autograd.Function):
-    """`zero_` with a gradient. x is changed in place, so it must be a new tensor that nothing else reads."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, indices: Tensor) -> Tensor:
-        ctx.save_for_backward(indices)
-        ctx.mark_dirty(x)
-        return zero_(x, indices)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        return zero_(grad.clone(memory_format=torch.contiguous_format), *ctx.saved_tensors), None

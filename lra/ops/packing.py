@@ -71,8 +71,8 @@ class Packed:
         """Convert a padded batch [B, N] or [B, N, D] to rows [R] or [R, D]; rows for positions >= N are zero."""
         more = -x.shape[1] % CHUNK
         x = pad(x, (0, more) if x.dim() == 2 else (0, 0, 0, more))
-        chunks = x.unflatten(1, (-1, CHUNK)).flatten(0, 1).flatten(1)  # [chunks of the padded batch, CHUNK D]
-        return _Take.apply(chunks, self.indices).view(-1, *x.shape[2:])  # [C, CHUNK D] -> [R, D]
+        chunks = x.unflatten(1, (-1, CHUNK)).flatten(0, 1).flatten(1)  # [chunks of the padded batch, CHUNK or CHUNK D]
+        return _Take.apply(chunks, self.indices).view(-1, *x.shape[2:])  # [C, CHUNK or CHUNK D] -> [R] or [R, D]
 
     def firsts(self, x: Tensor) -> Tensor:
         """Return the first row of each document: [R, D] -> [B, D]."""

@@ -9,7 +9,7 @@ COSTS = "costs.npy"  # training loss of a language model at every step
 SAMPLE = "sample.txt"
 WEIGHTS = "weights.safetensors"
 TOKENIZER = "tokenizer.json"  # tokenizer of the task, saved next to the weights
-ERRORS = "error.log"  # traceback of a failed run
+ERRORS = "error.log"  # traceback of a failed run, or message of a refused one
 LOCK = ".run.lock"  # lock file that a process holds while it trains the run
 CHECKPOINT = "checkpoint.safetensors"
 

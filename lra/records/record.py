@@ -63,7 +63,7 @@ class SplitResult(Group):
     accuracy: Percent
     loss: Loss  # in nats
     perplexity: Loss = None
-    not_finite: Count = 0  # number of examples with an output that is not finite; they count as wrong
+    not_finite: Count = 0  # number of predictions with an output that is not finite; they count as wrong
     step: Count  # training step after which the weights were evaluated
 
 
@@ -126,7 +126,7 @@ class RunRecord(_Part):
     selection: Rule
     metric: Literal["accuracy", "perplexity"]
     row: TableName | None = None
-    spec: dict[str, Any] = {}  # properties of the task that the model depends on (fields of `lra.datasets.TaskSpec`)
+    spec: dict[str, Any] = {}  # properties of the task that the model depends on (fields of `TaskSpec`)
     classes: list[str] = []
     status: Literal["finished", "diverged", "failed", "paused"]
     reason: str = ""
@@ -150,7 +150,7 @@ class RunRecord(_Part):
     trainable_parameters: Count = 0
     full_pattern: bool = False
     checked: Any = None
-    files: dict[str, str] = {}  # SHA-256 of each other file in the folder of the run, by name
+    files: dict[str, str] = {}  # SHA-256 of metrics, weights and further results in the run's folder, by file name
     kept: str = ""  # results folder from which a sweep has reused the run; empty if it was trained here
     peak_memory_bytes: Count | None = None
     config: dict[str, Any]  # the configuration that identifies the run

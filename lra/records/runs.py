@@ -40,11 +40,9 @@ class Run:
 
 
 def read_runs(folder: Path) -> list[Run]:
-    """Return every run of a results folder, sorted by name.
+    """Return every run of a results folder or of a `runs.jsonl` file, sorted by name.
 
-    Args:
-        folder: a results folder, or a `runs.jsonl` file. The folder of a run takes precedence over its line in
-            `runs.jsonl`.
+    The folder of a run takes precedence over its line in `runs.jsonl`.
 
     Raises:
         UserError: if there is no run, or a file is damaged.
@@ -73,7 +71,7 @@ def _loose(folder: Path, results: Path) -> Run:
 
 
 def _kept(folder: Path) -> dict[str, Run]:
-    """Return the runs in `runs.jsonl` by name, with predictions if `predictions.npz` has them; {} without the file."""
+    """Return the runs in `runs.jsonl` by name, with predictions if there are any; {} without `runs.jsonl`."""
     path, answers = folder / RUNS, folder / KEPT_PREDICTIONS
     if not path.exists():
         return {}

@@ -37,7 +37,7 @@ class Cell:
         first = frame.iloc[0]
         self.frame, self.finished = frame, frame[frame.score.notna()]  # `finished`: the rows with a score
         self.system, self.attention, self.variant, self.settings = first[["system", "attention", "variant", "settings"]]
-        self.base = self.system.removesuffix(f" ({self.settings})")  # the name of the system alone
+        self.base = self.system.removesuffix(f" ({self.settings})")  # name of the system without its settings
         self.without_rate = self.attention, self.variant, RATE.sub("", self.settings).strip()
         self.records = [run.record for run in present(frame)]  # of the runs that exist, finished or not
         self.order = published.order(self.attention, self.variant, self.settings)  # sort key of table rows
@@ -72,7 +72,7 @@ class Cell:
             if 2 * self.solved >= len(frame) == self.ran:
                 self.median_steps = median_low(steps)
         # `Column` sets these by comparison with other cells
-        self.best_rate: bool | None = None  # the best learning rate by validation; None if there is only one
+        self.best_rate: bool | None = None  # its learning rate is the best by validation; None if no system has several
         self.untuned = False  # a user's system with a learning rate of a built-in system
         self.reference: Cell | None = None  # None if there is none, or if this cell is the reference
         self.comparison = Comparison()

@@ -63,7 +63,7 @@ def runs_frame(folder: Path, runs: list[Run], published: Published, selection: s
         return row["protocol"], row["selection"], published.task_order(row["task"]), system, row["seed"]
 
     frame = pd.DataFrame(sorted(rows, key=place), columns=names)
-    # in table order, so that of two tasks with the same title the paper's own gets it without a number
+    # in table order, so that of several tasks with the same short name the first in the table gets no number
     titles = short_names(sorted(frame.task.unique(), key=published.task_order), published.tasks)
     frame = frame.assign(short=frame.task.map(titles), majority_class=frame.pop("at_majority"))
     refuse_hidden_differences(frame)
@@ -173,7 +173,7 @@ def default_reference() -> tuple[str | None, float]:
 
 
 def declared_reference(frame: pd.DataFrame) -> tuple[str | None, float]:
-    """Return the reference system and margin declared by the sweeps of a column, or the defaults. Raises UserError."""
+    """Return the reference and margin of a column's sweeps, or the defaults; raise UserError if the sweeps differ."""
     known = frame[["reference", "margin"]].dropna(subset="margin").drop_duplicates().values.tolist()
     pairs = [(name if isinstance(name, str) else None, margin) for name, margin in known] or [default_reference()]
     if len(pairs) > 1:
@@ -218,7 +218,7 @@ def conflict(runs: list[Run], shared: str) -> str:
 
 
 def _shared_values(record: RunRecord, shared: str) -> dict[str, Any]:
-    """Return the values, except for those in `FREE`, that all runs of `a cell` or of `a column` must have in common."""
+    """Return values that all runs of `a cell` or `a column` must have in common; `conflict` ignores those in `FREE`."""
     config = without_paths(record.config)
     if shared == "a column":
         # runs notice the goal only when they evaluate, so the number of steps to it depends on `eval_every`

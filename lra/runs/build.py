@@ -34,7 +34,7 @@ class Components:
     model: "Callable[[TaskSpec], Model]"
     recipe: Recipe
     parameters: int  # number of parameters of the model
-    full_pattern: bool  # True if the mixers compute full attention at the task's maximum length
+    full_pattern: bool  # True for sparse or low-rank mixers that compute full attention at the task's maximum length
     row: dict[str, str] | None  # name and complexity for tables; None for the attentions of lra
     scan: "Scan | None"  # recurrence of the mixers if several backends can compute it
     pretraining: "PretrainingPhase | None" = None
@@ -137,7 +137,7 @@ def _pretraining(settings: Settings, options: Pretrain, components: Components, 
         # `seed` and `train` above already contain these two options. They are reset so that equal pretrainings have
         # equal keys.
         pretrain=replace(options, seed=None, train={}),
-        probe=None,  # the key leaves `probe` out, so runs with different probes share this pretraining
+        probe=None,  # because runs with different values of `probe` share this pretraining
     )
     return PretrainingPhase(
         options=options, settings=phase_settings, components=replace(components, model=pretrained, recipe=recipe)
@@ -153,7 +153,7 @@ def check_attention(settings: Settings, components: Components) -> None:
     from lra.checks import check_before_run
     from lra.runs.device import device_of
 
-    with torch.random.fork_rng(devices=[]):  # the runs of the sweep may follow in this process
+    with torch.random.fork_rng(devices=[]):  # keeps the random state for the runs of the sweep, which may follow
         model = components.model(components.builder.spec)
     check_before_run(model.blocks[0].mixer, masked=model.masks_padding, device=device_of(settings.device))
 

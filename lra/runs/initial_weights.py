@@ -46,7 +46,7 @@ def trainer_of(
 ) -> Trainer:
     """Return the trainer of a job at its first step; `log` receives the lines of `metrics.jsonl`."""
     settings, recipe = job.settings, job.settings.train
-    environment = {  # a run does not resume if any of these changes; with resume=inexact, only if the data change
+    environment = {  # a change of any of these prevents resuming; with resume=inexact, only a change of the data does
         **provenance.environment(task.digest, device),
         "processes": distributed.count(),
         "precision": settings.precision,

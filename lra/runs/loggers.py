@@ -178,7 +178,7 @@ class Loggers:
         return True
 
     def tested(self, score: dict[str, Any], baseline: tuple[str, float] | None) -> None:
-        """Store an entry of `test` and (name, value) of the best baseline, to be logged when the loggers finish."""
+        """Store a test score from the record and (name, value) of the best baseline, for the loggers' `finish`."""
         self._step = score["step"]
         self._test = _finite({f"test/{name}": score[name] for name in ("accuracy", "loss")})
         if baseline is not None:

@@ -48,7 +48,7 @@ def prepare(settings: PrepareSettings, overrides: Sequence[str]) -> tuple[TaskBu
     if folder is not None:
         with new_folder(folder, "export") as staging:
             builder.export(task, staging)
-            # The card may be published, so it leaves out local folders.
+            # The card may be published, so its command leaves out settings of this machine.
             local = ("export", "cache", "data_dir", "workers")
             words = [word for word in overrides if word.partition("=")[0] not in local]
             text, source = card(task), task.source if isinstance(task.source, dict) else {"from": task.source}

@@ -78,7 +78,7 @@ def run(job: Job) -> Status:
     try:
         assign_gpu(device, job.number)
         with distributed.joined(device):
-            with _attempt(job, device, stop) as attempt:  # writes the record, also after an error
+            with _attempt(job, device, stop) as attempt:  # writes the record, also of a failed run
                 if attempt.status is not None:  # there is nothing to train
                     return attempt.status
                 attempt.conditions = _conditions(job, device)
@@ -150,7 +150,10 @@ def _attempt(job: Job, device: str, stop: StopFlag) -> Iterator[Attempt]:
                 return
             # It was complete before, or another process has finished it before the lock was free.
             attempt.status, _ = folder.status()
-            (folder.path / ERRORS).unlink(missing_ok=True)  # left by an earlier command that was refused
+            # An earlier command that was refused may have left error.log. On a read-only disk `unlink(missing_ok=True)`
+            # would fail even without the file.
+            if (errors := folder.path / ERRORS).exists():
+                errors.unlink()
             say(f"{job.title}: {attempt.status} before, nothing to do ({folder.path})")
             if attempt.status == Status.FINISHED:
                 attempt.status = Status.SKIPPED

@@ -181,7 +181,7 @@ class RunFolder:
             )
         trainer.load_state_dict(tensors, state["training"])
         trainer.resumes += 1  # after the state is loaded, which has the number of earlier resumes
-        # Later checkpoints and the record contain both: a run that resumed inexactly once stays inexact.
+        # Later checkpoints and the record contain these entries: a run that resumed inexactly once stays inexact.
         now |= {"inexact": earlier["inexact"] + conditions, "pretrain": earlier["pretrain"]}
         return True
 
@@ -189,7 +189,8 @@ class RunFolder:
 def config_differences(config: Mapping[str, Any], settings: Settings, may_change: Container[str]) -> list[str]:
     """List the differences between a run's recorded `config` and `settings`, except in the keys `may_change`."""
     now = json.loads(json.dumps(settings.config_key))  # as in a record, where tuples are lists
-    # Data may have moved, so digests are compared instead of paths. Only runs with the user's code have `code`.
+    # Leave out paths, because data may have moved; callers compare their digests. Only runs with the user's code have
+    # `code`.
     there, here = ({"code": {}, **record.without_paths(each)} for each in (config, now))
     return [
         f"the code in {key.removeprefix('code.')} has changed"

@@ -102,8 +102,7 @@ class Settings:
     def config_key(self) -> dict[str, Any]:
         """Settings that affect results, with SHA-256 of initial weights (not their folder) and of the user's code.
 
-        Raises:
-            UserError: the file of initial weights, whose digest is part of the key, is missing.
+        Raises UserError if the file of initial weights is missing.
         """
         values = {key: getattr(self, key) for key in RESULT_KEYS}
         chosen = {key: asdict(value) if is_dataclass(value) else value for key, value in values.items()}  # type: ignore

@@ -68,7 +68,7 @@ def run(context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
     _check_reference(plan)
     with read_write(config):
         config.out = str(plan.out)  # resolved once, so that all jobs and the launcher use the same folder
-    reuse_kept_runs(plan)  # before `to_do` is asked: a reused run is done
+    reuse_kept_runs(plan)  # before the calls of `to_do`, which return False for reused runs
     to_do = [(row, [run for run in row.runs if run.to_do()]) for row in plan.rows]
     if _launcher(config) not in ELSEWHERE:  # other machines may have data that this one lacks
         waiting = [row for row, runs in to_do if runs]

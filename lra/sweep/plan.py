@@ -120,8 +120,8 @@ def planned(config: DictConfig, loader: ConfigLoader) -> Plan:
         rates.apply(composed, composed.hydra)
         return settings_of(composed), composed
 
-    # The options of indirect keys set other keys, whose values are in the cells' names. Indirect keys are added to the
-    # names only if two cells would have the same name without them.
+    # The options of indirect keys set other keys, whose values may already be in the cells' names. Indirect keys are
+    # added to the names only if two cells would have the same name without them.
     for keys in (varied, [*varied, *indirect]):
         rows = [_planned_cell(compose, list(combination), seeds, keys) for combination in product(*overrides.values())]
         clash = _clash(rows)
@@ -243,7 +243,7 @@ def _check_rates(rows: list[PlannedCell]) -> None:
 
 
 def check_data(rows: list[PlannedCell]) -> None:
-    """Raise UserError if data of these cells are missing, or if cells of one column of the report have other data."""
+    """Raise UserError if data of these cells are missing, or differ between cells of one column of the report."""
     lacking: dict[str, str] = {}
     located: dict[str, str | None] = {}  # digest that `locate` returns, by digest of the task options
     columns: dict[tuple[str, str, str], tuple[str | None, Cell]] = {}

@@ -21,7 +21,8 @@ def reuse_kept_runs(plan: Plan) -> None:
     """Copy kept runs that equal planned ones into the results folder, so that the sweep does not train them again.
 
     Kept runs are read from the `runs.jsonl` of the folder `kept` and from that of the results folder. A kept run equals
-    a planned one if configuration, code, task version and data are equal.
+    a planned one if configuration, code and task version are equal, and also the data, which are compared only if other
+    runs will train on them.
     """
     by_data = defaultdict(list)
     for row in plan.rows:
@@ -113,7 +114,7 @@ def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]
         column = columns[tuple(getattr(record, key) for key in COLUMN)]
         if not column:
             continue
-        # The digest is computed only when there are runs to compare with, because it prepares the data.
+        # Ask for the digest only when there are runs to compare with, because `data_digest` prepares the data.
         record.provenance = Provenance.model_construct(data_sha256=plan.data_digest(row))
         if fault := conflict([*(run for run in column if run.cell == first.cell), first], "a cell"):
             reason = f"{fault}; delete the runs of {plan.out / first.cell}, or choose another out=..."

@@ -21,7 +21,7 @@ OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE = "]"
 WORDS = (*"0123456789", *OPERATORS, CLOSE)
 IDS = {word: number for number, word in enumerate(WORDS, start=1)}  # 0 is padding; the id 16 of unknown words is unused
-# Another number would give other data.
+# Another value of TREES_PER_CHUNK would give other data.
 TREES_PER_CHUNK = 8_192  # number of candidates drawn together; only those with a length within the bounds are used
 FRUITLESS_CHUNKS = 64  # number of consecutive chunks without a new expression after which `generate` gives up
 

@@ -95,7 +95,7 @@ def lay(pictures: np.ndarray, rim: int, stamps: np.ndarray, rows: np.ndarray, po
     Each pixel becomes the maximum of the picture and the stamp.
     """
     patches, where = _around(pictures, rim, stamps, rows, positions)
-    # One stamp a picture: with two, the indexed assignment would keep only the last of them.
+    # `rows` must not repeat a picture: of two stamps in it, the indexed assignment would keep only the last.
     patches[where] = np.maximum(patches[where], stamps)
 
 

@@ -1,4 +1,4 @@
-"""Compute the sprites of Pathfinder's paddles and markers, once for every direction.
+"""Compute the sprites of Pathfinder's paddles, one for each direction, and of its markers.
 
 As in the public generator (Kim et al. 2020, github.com/drewlinsley/pathfinder; Linsley et al. 2018), which used SciPy's
 former `imresize`, sprites are drawn by Pillow at twice the size and reduced by its Lanczos filter. Sines are rounded to
@@ -28,7 +28,7 @@ TOUCH = 459  # 1.8 * 255: two masks touch at pixels where their sum is at least 
 
 
 def sines(radians: np.ndarray) -> np.ndarray:
-    """Return sine and cosine of n angles [n, 2] in units of 1 / ONE: the row and the column of a unit step."""
+    """Return sine and cosine [n, 2], in units of 1 / ONE, of n angles: the row and the column of a unit step."""
     return np.rint(np.stack([np.sin(radians), np.cos(radians)], axis=1) * ONE).astype(np.int64)
 
 

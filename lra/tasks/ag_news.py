@@ -66,7 +66,7 @@ class AgNews(FromSource):
         tokenizer: `wordpiece` is the tokenizer of bert-base-cased; its vocabulary is the file `vocab` if that is set,
             else a file in the data folder if there is one, else the file on the hub. `wordpiece_uncased` lower-cases
             the text first. `bpe` is trained on the training split. `auto` is `wordpiece` if `vocab` is set or the data
-            folder has a vocabulary, else `bpe`; it never downloads.
+            folder has a vocabulary, else `bpe`; it never downloads a vocabulary.
         vocab: path of BERT's vocabulary file, or None.
         vocabulary: number of tokens of the BPE.
         head: number of tokens kept from the beginning of an item that is longer than head + tail.

@@ -272,7 +272,7 @@ class Files(FromSource):
         numbers = all(label.removeprefix("-").isdecimal() for label in train)
         return Content(
             files=labelled,
-            # By value, 2 before 10; then as texts, since 1 and 01 are two classes.
+            # Sort numbers by value (2 before 10), and equal ones as texts, since 1 and 01 are two classes.
             labels=sorted(train, key=lambda label: (int(label), label)) if numbers else sorted(train),
             texts=found[first]["texts"],
             vocabulary=max(ids) + 2 if ids else None,  # + 2: ids begin at 0, and padding is added

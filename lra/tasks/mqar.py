@@ -54,7 +54,7 @@ class Mqar(Probe):
         all_answers = np.full(all_tokens.shape, -1)
         half = self.vocabulary // 2
         for turn, pairs in enumerate(self.turns):
-            # Views of every k-th example, so that each split has all numbers of pairs, whatever its size: [n, L].
+            # Of k numbers of pairs, each is used in every k-th example (views [n, L]), so that every split has all.
             tokens, answers = (array[turn :: len(self.turns)] for array in (all_tokens, all_answers))
             keys = 1 + draws.subsets(half, len(tokens), pairs)  # [n, pairs]
             values = 1 + half + draws.subsets(half, len(tokens), pairs)

@@ -85,7 +85,7 @@ def cuts(
             part = order[part_of == number]
             yield part, int(lengths[part].max())
         return
-    # A part of one document wastes no padding but has a fixed cost, so the best cut depends on the width.
+    # Small parts waste less padding, but each part has a fixed cost: that of `overhead` tokens.
     overhead = OVERHEAD[model.every_parameter[0].device.type] // model.dim
     for piece in partition_by_cost(lengths[order], size * model.max_len, overhead):
         yield order[piece], int(lengths[order[piece.start]])
@@ -185,14 +185,14 @@ def prefetch(items: Iterator[Item]) -> Iterator[Item]:
     with ThreadPoolExecutor(max_workers=1) as worker:
         following = worker.submit(next, items, None)
         while (item := following.result()) is not None:
-            following = worker.submit(next, items, None)  # prepared while the caller uses `item`
+            following = worker.submit(next, items, None)
             yield item
 
 
 def predict(model: Model, part: MicroBatch, precision: Precision) -> tuple[Tensor, Tensor]:
     """Return the logits [m, classes], in fp32 or higher, and the targets [m] of a micro-batch with m predictions."""
     device = next(model.parameters()).device
-    # uint16 on the way to the device is a quarter of the int64 that embeddings need there.
+    # Convert to int64, which embeddings need, only on the device: uint16 tokens are a quarter of the size.
     tokens = to_device(torch.from_numpy(part.tokens), device).long()
     labels = to_device(torch.from_numpy(part.targets), device)
     scored = None if part.scored is None else to_device(torch.from_numpy(part.scored), device)

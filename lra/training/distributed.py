@@ -84,7 +84,7 @@ def all_reduce_sum_(values: torch.Tensor) -> None:
     try:
         distributed.all_reduce(values)
     except RuntimeError as error:
-        raise Lost("another rank was lost") from error  # gloo and NCCL raise plain RuntimeErrors
+        raise Lost("another rank was lost") from error  # gloo raises RuntimeError, NCCL a subclass of it
 
 
 def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -104,7 +104,7 @@ def first_from_any_rank(value: Value | None) -> Value | None:
     """Return the value of the first rank whose value is not None, on every rank."""
     if count() == 1 or all_reduce_sum(value is not None) == [0]:
         return value
-    # Objects travel by pickle and cost two collectives, so the sum above asks first whether there is one.
+    # Objects travel by pickle and cost two collectives, so the sum above first asks whether any rank has a value.
     values: list[Value | None] = [None] * count()
     distributed.all_gather_object(values, value)
     return next(given for given in values if given is not None)

@@ -29,16 +29,12 @@ from lra.training.batches import MicroBatch, classes_of, counts, cuts, predict, 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Result of an evaluation; `examples` counts predictions, one per example or scored position.
-
-    `loss` is the mean over predictions. `not_finite` counts the predictions with an output that is NaN or infinite;
-    these count as wrong, too.
-    """
+    """Result of an evaluation."""
 
     correct: int
-    examples: int
-    loss: float
-    not_finite: int = 0
+    examples: int  # number of predictions, one per example or scored position
+    loss: float  # mean over predictions
+    not_finite: int = 0  # number of predictions with an output that is NaN or infinite; they count as wrong
 
     @property
     def perplexity(self) -> float:
@@ -75,7 +71,7 @@ class Predictions:
     """
 
     def __init__(self, count: int) -> None:
-        # Zeros, because the ranks are summed: each rank sets its own examples only.
+        # Zeros, because each rank sets only its own predictions, and `gather` adds the arrays of all ranks.
         self.classes = np.zeros(count, dtype=np.int64)
         # Pairs (indices, classes) of micro-batches; an accelerator may still be computing the classes.
         self._added: list[tuple[np.ndarray, Tensor]] = []

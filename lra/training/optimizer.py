@@ -108,7 +108,7 @@ def compile_blocks(model: Model) -> None:
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # otherwise the run would continue uncompiled
     autograd_config.backward_pass_autocast = "off"  # else the backward pass of full-precision parts would use bf16
     try:
-        # Without a compiler the first step would fail with a traceback of Inductor.
+        # Compile a small function now: without a compiler the first step would fail with a traceback of Inductor.
         torch.compile(torch.neg)(next(model.parameters()).detach())
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[0]

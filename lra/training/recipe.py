@@ -68,7 +68,7 @@ class Recipe:
     selection: Literal["last", "best_val", "best_test"]
 
     def __post_init__(self) -> None:
-        # Each message begins with a key of the section; `parsed` puts `train.` before it.
+        # Each message begins with a key of the section; `parsed` puts `train.` or `pretrain.train.` before it.
         if self.cooldown is not None and self.schedule not in OPEN_SCHEDULES:
             raise ValueError(
                 f"cooldown={self.cooldown}: schedule={self.schedule} falls by itself; expected "

@@ -54,7 +54,7 @@ def compute_gradient(
     Returns:
         Tensor [3] for the whole batch: mean loss, number of tokens without padding, number of tokens with padding.
     """
-    if not model.training:  # it walks over all modules
+    if not model.training:  # saves time, because `train` visits every module
         model.train()
     model.redraw(seed, step)
     for parameter in model.every_parameter:
@@ -229,7 +229,7 @@ class Trainer:
             self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.stopping.update(self.last, self.best["step"], self.tokens.computed, sum(self.seconds.values()))
         self.lines.append(record.finite(line))
-        self.write_metrics()  # before the loggers, which may be slow: others follow a run by this file
+        self.write_metrics()  # before the loggers, which may be slow: users may follow the run in this file
         self.output.log(self.lines[-1])
 
     def read_losses(self, leave: int = 0) -> Tokens:
