@@ -23,7 +23,7 @@ from lra.records import record
 from lra.runs.build import assemble
 from lra.runs.initial_weights import draw_model, pretrain, trainer_of
 from lra.runs.settings import settings_of
-from lra.tasks import PADDING, DataConfig, Split, Task
+from lra.tasks import PADDING, DataConfig, Split, Task, TaskSpec
 from lra.training.batches import counts, predict, read, summed_loss
 from lra.training.evaluate import evaluate
 from lra.training.recipe import carried
@@ -34,7 +34,12 @@ SMALL = ("experiment=smoke", "train.steps=4", "train.eval_every=3", "train.warmu
 
 def inputs(task: Task, objective: str = "masked", **changes: object) -> Task:
     options = {"values": False, "share": 0.3, "holdout": 0.2, "seed": 5}
-    return inputs_of(task.train, spec(**vars_of(task)), "stub", objective, **{**options, **changes})
+    return inputs_of(classifying(task.train, spec(**vars_of(task))), objective, **{**options, **changes})
+
+
+def classifying(train: Split, known: TaskSpec) -> Task:
+    parts = {"train": train, "val": train, "test": train}
+    return Task(**vars(known), **parts, baselines={}, digest="stub", folder=Path(), source="made up")
 
 
 def vars_of(task: Task) -> dict[str, object]:
@@ -66,7 +71,7 @@ def test_pictures_are_pretrained_with_the_ids_that_their_task_reads(objective: s
     )
     known = spec(vocab_size=257, max_len=pixels, fixed_length=True)
     for values in (False, True):
-        task = inputs_of(pictures, known, "stub", objective, values=values, share=0.3, holdout=0.2, seed=5)
+        task = inputs_of(classifying(pictures, known), objective, values=values, share=0.3, holdout=0.2, seed=5)
         rows = np.arange(len(task.train))
         read, expected = task.train.pad(rows, pixels), pictures.pad(task.train.index, pixels)
         hidden = read == 257
@@ -79,7 +84,7 @@ def test_pictures_are_pretrained_with_the_ids_that_their_task_reads(objective: s
 def test_the_fraction_of_hidden_tokens() -> None:
     """Known counts: Philox gives the same bits everywhere. Each step hides other tokens, each evaluation the same."""
     known = {"values": False, "share": 0.15, "holdout": 0.1, "seed": 1}
-    task = inputs_of(documents(200, 101), spec(), "stub", "masked", **known)
+    task = inputs_of(classifying(documents(200, 101), spec()), "masked", **known)
     examples = np.arange(len(task.train))
     counts = [len(task.train.of_step(step).predictions(examples)) for step in (0, 1)]
     assert counts == [2656, 2700]

@@ -169,16 +169,15 @@ class Source:
     files: list[Path] = field(default_factory=list)
 
 
-def of_splits(name: str, files: dict[str, Path], read: Callable[[Path], Any], *shared: Path) -> Source:
+def of_splits(name: str, files: dict[str, Path], read: Callable[[Path], Any]) -> Source:
     """Return a source with one file per split.
 
     Args:
         name: origin of the data, for the record.
         files: path of the file of each split.
         read: function that reads the file of one split; `Source.read` returns its results by split.
-        shared: paths of further files that `read` uses for all splits.
     """
-    every = [*shared, *files.values()]
+    every = [*files.values()]
     return Source(name=name, files=every, read=lambda: {split: read(path) for split, path in files.items()})
 
 

@@ -46,14 +46,11 @@ def file(config: DataConfig, repository: str, name: str, *, wants: str) -> Path:
     Raises:
         UserError: the download failed (`missing_data_error`).
     """
-
-    def load() -> Path:
-        from huggingface_hub import hf_hub_download
-
-        return Path(hf_hub_download(repository, name, cache_dir=str(config.cache / "hub")))
+    from huggingface_hub import hf_hub_download
 
     what = f"{name} of {repository}"
-    return from_hub(what, load, partial(missing_data_error, config, what, wants))
+    fetch = partial(hf_hub_download, repository, name, cache_dir=str(config.cache / "hub"))
+    return Path(from_hub(what, fetch, partial(missing_data_error, config, what, wants)))
 
 
 @cache

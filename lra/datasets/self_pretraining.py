@@ -136,29 +136,18 @@ def spec_of(spec: TaskSpec, objective: Objective, *, values: bool) -> TaskSpec:
     )
 
 
-def inputs_of(
-    train: Split,
-    spec: TaskSpec,
-    digest: str,
-    objective: Objective,
-    *,
-    values: bool,
-    share: float,
-    holdout: float,
-    seed: int,
-) -> Task:
+def inputs_of(task: Task, objective: Objective, *, values: bool, share: float, holdout: float, seed: int) -> Task:
     """Return the pretraining task; its data are the training documents of a classification task, without labels.
 
     Args:
-        train: training split of the classification task.
-        spec: spec of the classification task.
-        digest: digest of the data of the classification task.
+        task: classification task; its test and validation splits are not used.
         objective: `masked` or `next`.
         values: True to predict numbers, False to predict token ids.
         share: probability of masking a token.
         holdout: fraction of the documents for validation; they are chosen with a fixed seed.
         seed: seed of the masks.
     """
+    train = task.train
     # [n]: indices of stored documents instead of examples, so that a document in several pairs is used once.
     rows = np.flatnonzero(np.diff(train.offsets) >= SHORTEST)
     held = held_out(np.zeros(len(rows), dtype=int), holdout)  # one class, since labels must not be used
@@ -172,17 +161,17 @@ def inputs_of(
         index=rows[~held],
         labels=np.empty(0, np.uint8),  # the targets are tokens
         shift=train.shift,
-        vocab_size=spec.vocab_size,
+        vocab_size=task.vocab_size,
         values=values,
     )
     val = replace(split, index=rows[held])
     return Task(
-        **vars(spec_of(spec, objective, values=values)),
+        **vars(spec_of(task.spec, objective, values=values)),
         train=split,
         val=val,
         test=val,  # pretraining has no test of its own
         baselines={},
-        digest=digest,
+        digest=task.digest,
         folder=Path(),
         source="the training inputs",
     )

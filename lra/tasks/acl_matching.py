@@ -4,12 +4,11 @@ The data differ from the data of `matching`, so scores of the two tasks are not 
 """
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from lra.core.errors import UserError
 from lra.datasets import hub, readers
-from lra.datasets.builder import Source, of_splits
+from lra.datasets.builder import Source
 from lra.tasks.matching import FILE_SPLITS, Pair, Pairs, fields_of, label_of
 
 DOCUMENTS = "docs.jsonl.xz"
@@ -34,17 +33,20 @@ class AclMatching(Pairs):
             reason = "they are not on the hub"
             raise hub.missing_data_error(self.config, "pairs of ACL papers", wants=wants, reason=reason)
         documents = files.pop(DOCUMENTS)
-        return of_splits(documents.name, files, partial(_pairs_of, documents), documents)
+
+        def read() -> dict[str, Iterator[Pair]]:
+            rows = readers.json_rows(documents, id=str, text=str)
+            papers = {row["id"]: readers.checked_text(where, row["text"]).encode() for where, row in rows}
+            return {split: _pairs_of(path, papers) for split, path in files.items()}
+
+        return Source(name=documents.name, files=[documents, *files.values()], read=read)
 
 
-def _pairs_of(documents: Path, path: Path) -> Iterator[Pair]:
-    papers: dict[str, bytes] = {}
-    for where, row in readers.json_rows(documents, id=str, text=str):
-        papers[row["id"]] = readers.checked_text(where, row["text"]).encode()
+def _pairs_of(path: Path, papers: dict[str, bytes]) -> Iterator[Pair]:
     for where, line in readers.lines(path):
         # backslashreplace: an error below can then show any byte.
         label, *names = (field.decode(errors="backslashreplace") for field in fields_of(where, line, 3))
         for name in names:
             if name not in papers:
-                raise UserError(f"{where}: paper {name!r:.80} is not in {documents.name}")
+                raise UserError(f"{where}: paper {name!r:.80} is not in {DOCUMENTS}")
         yield label_of(where, label), papers[names[0]], papers[names[1]]

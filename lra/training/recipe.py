@@ -165,9 +165,7 @@ class Pretrain:
     def task(self, task: Task, seed: int) -> Task:
         """Return the pretraining task on the training inputs of `task`."""
         return inputs_of(
-            task.train,
-            task.spec,
-            task.digest,
+            task,
             self.objective,
             values=self.loss == "absolute",
             share=self.mask or 0.0,  # unused if nothing is masked
