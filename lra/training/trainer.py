@@ -285,7 +285,7 @@ class Trainer:
             self._saved_at = time.monotonic()
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the state as two dicts, of tensors and of JSON values. Call `read_losses` before, or it lacks losses."""
+        """Return the state as a dict of tensors and a dict of JSON values, without the losses that are still unread."""
         tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
         for name, parameter in self.model.named_parameters():  # by name, since torch's indices depend on the groups
             for key, value in self.optimizer.state.get(parameter, {}).items():
