@@ -80,7 +80,7 @@ def start(name: str) -> None:
         sys.exit(f"{name}: error: lra runs on Linux and macOS; on Windows it runs in WSL")
     logging.raiseExceptions = False  # print no traceback if `--info` logs to a closed pipe
     try:
-        import_module(COMMANDS[name][0]).main()  # here, because no command needs the modules of all
+        import_module(COMMANDS[name][0]).main()  # here, because a command needs only its own modules
     except KeyboardInterrupt:
         print(f"\n{name}: interrupted; rerun the command to resume", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
@@ -115,7 +115,7 @@ def contents(commands: dict[str, str], every: bool = False) -> str:
 
 
 def _lines(rows: dict[str, str], width: int, column: int | None = None) -> list[str]:
-    """Return one line per name and description. Names are padded to `column` characters; default: longest name."""
+    """Return one line per name and description. Names are padded to `column` characters or, if None, to the longest."""
     column = column or max(map(len, rows))
     room = {name: max(width - 4 - max(column, len(name)), NAMES) for name in rows}
     return [f"  {name:{column}}  {textwrap.shorten(does, room[name], placeholder=' …')}" for name, does in rows.items()]
@@ -130,7 +130,7 @@ def _options(group: str) -> dict[str, str]:
 def first_sentence(text: str) -> str:
     """Return the first sentence of the comment at the head of a YAML file, without the line `# @package`.
 
-    A question mark, a semicolon, a cited year such as `2021),` or a colon before a command also ends it.
+    A question mark, a semicolon, a cited year such as `2021),` or a colon before a command also ends the sentence.
     """
     lines = [line for line in text.splitlines() if not line.startswith("# @")]
     end = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))

@@ -1,1 +1,1 @@
-"""The Python API (`docs/api.md`): each function runs the code of a command."""
+"""The Python API (`docs/api.md`), which uses the same code as the commands."""

@@ -62,7 +62,7 @@ class Data:
         """Return a `DatasetDict` of the splits `train`, `validation` and `test`, with feature types and class names.
 
         `validation` is missing if the task validates on the test split. For tasks that do not classify, `targets` is
-        -100 at positions that are not scored. For language models each row is a document.
+        -100 at positions that are not scored. For language models each row is a document, without `targets`.
         """
         from datasets import DatasetDict
 

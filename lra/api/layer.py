@@ -155,7 +155,7 @@ class CheckReport:
     """Results of `check`.
 
     Args:
-        results: one result per check; its `verdict` is passed, failed or skipped (the check does not apply).
+        results: one result per check that ran; its `verdict` is passed, failed or skipped (the check does not apply).
         text: output of `lra-check`.
     """
 
@@ -192,6 +192,6 @@ def check(attention: str | AttentionLayer | Callable[[MixerConfig], Mixer], *ove
     else:
         name, make = getattr(attention, "__name__", type(attention).__name__), attention
     lines: list[str] = []
-    with torch.random.fork_rng(devices=[]):  # the checks set seeds; this restores the caller's random state
+    with torch.random.fork_rng(devices=[]):  # building a mixer draws numbers; this restores the caller's random state
         results = examine(name, make, settings, lines.append)
     return CheckReport(tuple(results), "\n".join(lines))

@@ -59,7 +59,7 @@ def compare(settings: BenchSettings, subjects: list[Subject], device: str) -> It
         say(f"{', '.join(subject.title for subject in subjects)}{f', length {length}' if length else ''}")
         make = layer_step if settings.what == "layer" else model_step
         made = [make(subject, length, device) for subject in subjects]  # type: ignore[arg-type]
-        memory: dict[int, int] = {}  # peak in bytes of the steps that fit into the memory of the accelerator
+        memory: dict[int, int] = {}  # peak in bytes by number of the step; steps that ran out of memory are left out
         for number, step in enumerate(made):  # before the times, because this also warms the steps up
             with suppress(torch.OutOfMemoryError):
                 memory[number] = peak_memory(step.run, device)

@@ -51,12 +51,12 @@ def _hidden(value: object) -> str:
 
 @torch.no_grad()
 def loaded(subject: Subject) -> None:
-    """Compare the outputs of a mixer with those of another mixer that has loaded its saved weights."""
+    """Compare the outputs of two mixers, the second of which has loaded the saved weights of the first."""
     for x in subject.inputs(1):
         source, target = subject.mixer(), subject.mixer(seed=SEED + 1)
         target.load_state_dict(tensors.decode(tensors.encode(source.state_dict()))[0])
         hint = "a tensor that the constructor draws is neither a parameter nor a buffer"
-        subject.compare(source(x.clone()), target(x.clone()), "with the saved weights another mixer's outputs", hint)
+        subject.compare(source(x.clone()), target(x.clone()), "with the saved weights, another mixer's outputs", hint)
 
 
 @torch.no_grad()
@@ -94,7 +94,7 @@ def device(subject: Subject) -> None:
 
 @torch.no_grad()
 def finite(subject: Subject) -> None:
-    """Check that weights are finite and that outputs are finite for zeros, large inputs and only padding."""
+    """Check that weights are finite and that outputs are finite for zeros, for large inputs and for padding alone."""
     infinite = [name for name, weight in subject.mixer().named_parameters() if not weight.isfinite().all()]
     if infinite:
         subject.case = "when it is made"
@@ -147,7 +147,7 @@ def state(subject: Subject) -> None:
             mixer(values(*x.shape, seed=SEED + 1))
             second = _after_seed(SEED, mixer, x)
             hint = "a call changes an attribute or a buffer"
-            subject.compare(first, second, f"{form} two outputs of one mixer for the same input", hint)
+            subject.compare(first, second, f"{form}, two outputs of one mixer for the same input", hint)
 
 
 @torch.no_grad()
@@ -157,7 +157,7 @@ def noise(subject: Subject) -> None:
         for form, fresh in _forms(subject).items():
             first, second = (_after_seed(seed, fresh(), x) for seed in (SEED, SEED + 1))
             hint = "draw with lra.ops.dropout.Dropout, or define draw(self, rng)"
-            subject.compare(first, second, f"{form} outputs for the same input", hint)
+            subject.compare(first, second, f"{form}, outputs for the same input", hint)
 
 
 @torch.no_grad()
@@ -197,7 +197,7 @@ def padding(subject: Subject) -> None:
         }
         for case, other in others.items():
             hint = "a key_mask that is not used, or a length that counts padding"
-            subject.compare(other, padded, f"{case} the outputs of real positions", hint)
+            subject.compare(other, padded, f"{case}, the outputs of real positions", hint)
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ class Check:
     name: str
     claim: str  # the property as a clause
     test: Callable[[Subject], None]  # raises CheckFailed if the property does not hold
-    quick: bool = True  # also run before a training run
+    quick: bool = True  # True: the check also runs before training
     first: bool = False  # if it fails, the checks after it do not run
 
 
@@ -61,7 +61,7 @@ CHECKS = (
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of a check, whose verdict is `skipped` if the check does not apply to the mixer.
+    """Result of a check; the verdict is `skipped` if the check does not apply to the mixer.
 
     Attributes:
         case: description of the smallest inputs that fail.

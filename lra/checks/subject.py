@@ -101,7 +101,7 @@ def cast(mixer: Mixer, dtype: torch.dtype) -> Mixer:
 
 
 def trained(mixer: Mixer, documents: list[int]) -> Mixer:
-    """Put a mixer in training mode with the noise of the documents at these indices of a batch, and return it."""
+    """Put a mixer in training mode, with noise for the documents at these indices of a batch; return the mixer."""
     mixer.train().redraw(SEED, STEP)
     dropout.set_keys(mixer, seed=SEED, step=STEP, documents=documents)
     return mixer

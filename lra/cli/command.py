@@ -30,7 +30,7 @@ def command(config_name: str, function: Callable[[DictConfig], Any]) -> Callable
     program = f"lra-{config_name}"
 
     def main() -> None:
-        # Before Hydra, whose --version prints its own version and whose --help composes a configuration.
+        # Handle these flags before Hydra does: it would print its own version, and compose a configuration for --help.
         if "--version" in sys.argv[1:]:
             print(f"lra {__version__}")
             return

@@ -21,7 +21,7 @@ def main() -> None:
     mode.add_argument("--verify", action="store_true", help="recompute each report and list mismatches")
     mode.add_argument(
         "--keep", action="store_true",
-        help=f"also write {RUNS} and {KEPT_PREDICTIONS} into DIR, from which reports can be written without the runs",
+        help=f"also write {RUNS} and {KEPT_PREDICTIONS} into DIR; reports can be written from them without the runs",
     )  # fmt: skip
     parser.add_argument("--selection", choices=RULES, help="selection rule for all runs; default: that of each recipe")
     arguments = parser.parse_args()

@@ -18,7 +18,7 @@ from lra.core.signals import PAUSED, Paused
 # would take a third of the time of `lra-train --help`, which needs none of them.
 
 RERUN = ("rerun", "out", "cache", "data_dir", "workers", "packages", "device", "init", "init.folder")
-"""Keys that may be set together with `rerun=...`: records lack their values; a set `device` takes precedence."""
+"""Keys that may be set together with `rerun=...`: records lack them, and a set `device` replaces the recorded one."""
 QUICK = "lra-train experiment=small_listops train.steps=800"
 
 

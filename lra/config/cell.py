@@ -29,7 +29,7 @@ class Cell:
     protocol: str
     attention: str
     variant: str
-    settings: dict[str, Any]  # values of further keys that the command line sets or a sweep varies
+    settings: dict[str, Any]  # values by key, of further keys that the command line, `rates` or a sweep sets
 
     @property
     def folder(self) -> Path:
@@ -57,7 +57,7 @@ def cell_of(cfg: DictConfig, hydra_cfg: DictConfig, varied: Iterable[str]) -> Ce
             value = yaml.safe_dump(content, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
         settings[key] = value
     data = cfg.task.get("data")
-    if isinstance(data, str | DictConfig):  # any other type is an error, raised when the task is built
+    if isinstance(data, str | DictConfig):  # else the task has no `data`, or building it will refuse the type
         # Two data sets under one option of `task` are two tasks, in two folders.
         task = file_name(f"{task}-{quoted(data_name(data, cfg.task.get('name')))}")
     return Cell(task, protocol, attention, variant, settings)

@@ -1,7 +1,7 @@
 """Compose configurations with Hydra from the options in conf/ and the user's lra_options/.
 
-An option is a file GROUP/NAME.yaml, or an entry of a YAML table. Values that depend on several choices, such as the
-task and the protocol, are in option files. Defaults lists choose one by a resolver: `recipe@_global_: ${recipe_page:}`.
+An option is a file GROUP/NAME.yaml, or an entry of a YAML table. Values that depend on several choices, such as
+task and protocol, are in option files. Defaults lists choose a file by a resolver: `recipe@_global_: ${recipe_page:}`.
 Values that depend on one choice use OmegaConf resolvers: `${by_task:{text:16, image:32}, 128}`.
 """
 
@@ -147,7 +147,7 @@ def _register() -> None:
     OmegaConf.register_new_resolver("env", lambda name, default=None: os.environ.get(name) or default, replace=True)
     OmegaConf.register_new_resolver("choice", lambda group, *, _root_: _choices(_root_)[group], replace=True)
     OmegaConf.register_new_resolver("recipe_page", _recipe_page, replace=True)
-    # Replace the schema of Optuna's plugin in Hydra's store, because Hydra would check an option file against it.
+    # Replace Optuna's schema in Hydra's store, because Hydra would check a file hydra/sweeper/optuna.yaml against it.
     ConfigStore.instance().store("optuna", read_yaml(conf_dir() / "optuna.yaml"), group="hydra/sweeper", provider="lra")
 
 
@@ -243,7 +243,7 @@ def as_value(text: str) -> str:
 
 
 def parseable(words: list[str]) -> list[str]:
-    """Return command-line words, with values quoted that Hydra cannot parse, such as paths with an equal sign."""
+    """Return command-line words; quote values that Hydra cannot parse otherwise, such as paths with an equal sign."""
     return [_parseable(word) if "=" in word and not word.startswith("-") else word for word in words]
 
 

@@ -32,7 +32,7 @@ def parsed(kind: type[Kind], values: Mapping[str, Any], where: str = "") -> Kind
 
 
 def check(target: Callable, values: Mapping[str, Any], where: str, supplied: int = 0) -> None:
-    """Raise UserError if `values` do not match the parameters of `target`, without the first `supplied` parameters."""
+    """Raise UserError if `values` do not match the parameters of `target` that follow the first `supplied` ones."""
     parameters = dict(list(signature(target).parameters.items())[supplied:])
     hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
     fields = {
@@ -49,7 +49,7 @@ def check_value(hint: Any, value: Any, key: str) -> None:
 
 
 def _check(fields: dict[str, Any], values: Mapping[str, Any], where: str) -> None:
-    # A TypedDict, because it reports unknown and missing keys as a section of the configuration does.
+    # Use a TypedDict, because it reports unknown and missing keys, as the dataclasses of sections do.
     options = with_config(STRICT)(TypedDict("options", fields))  # type: ignore[misc, operator]
     _validated(TypeAdapter(options).validate_python, values, where, fields)
 
@@ -75,7 +75,7 @@ def _mistake(
     # A misspelt key gives two errors, an unknown and a missing key. The user typed the unknown one, so report that.
     path = min(found, key=lambda path: 0 if path in unknown else 1 if path in missing else 2)
     key = where + ".".join(path)
-    if path in unknown:  # known keys: those given, those missing, and `names`; dataclasses have no defaults
+    if path in unknown:  # known keys: given, missing and, since parameters may have defaults, `names`
         beside = {(*path[:-1], str(name)) for name in _at(values, path[:-1])} | missing
         siblings = [other[-1] for other in beside - unknown if other[:-1] == path[:-1]]
         return f"{key}: unknown key; {did_you_mean(path[-1], [*siblings, *(() if path[:-1] else names)])}"

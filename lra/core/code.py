@@ -24,7 +24,9 @@ def targets(node: Any) -> Iterator[str]:
 
 
 def fingerprints(*names: str) -> dict[str, str]:
-    """Return the SHA-256 of each module that defines one of the dotted `names`, and of all modules that these import.
+    """Return the SHA-256 of each module that defines one of the dotted `names`, and of all modules that it needs.
+
+    These are its packages and the modules that it imports, directly or through other modules.
 
     Comments, docstrings and blank lines do not change the result. Python, installed packages and lra itself are left
     out, because a record has their versions. Imports are read from the source, so the result does not depend on other

@@ -1,4 +1,4 @@
-"""Print messages and progress on standard error: bars in a terminal, plain lines elsewhere."""
+"""Print messages, and show progress on standard error: as a bar in a terminal, as plain lines elsewhere."""
 
 import os
 import sys

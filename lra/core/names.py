@@ -19,12 +19,13 @@ JOINERS = "\u200c\u200d"  # zero-width characters: not printable, but needed to 
 
 
 def data_name(data: Any, name: str | None) -> str:
-    """Return the name under which the user's data appear in tables, paths and loggers.
+    """Return the name, in Unicode form NFC, under which the user's data appear in tables, paths and loggers.
 
     Args:
         data: `task.data`: a path, a mapping from splits to paths, or `hf:NAME` or `hf:NAME:CONFIGURATION`.
-        name: `task.name`, used unchanged. If None, the result is the name of the folder or of the file without its
-            suffix (for a mapping, of its `train` path), or of the Hugging Face data set with its configuration.
+        name: `task.name`, which is the result if it is set. If it is None, the result is the name of the Hugging Face
+            data set with its configuration, or of the folder or file at the path `data` (for a mapping, at its `train`
+            path) without suffix. If that is `train`, the result is the name of the parent folder.
     """
     if not name and isinstance(data, str) and data.startswith(HUB):
         source, *configuration = data.removeprefix(HUB).split(":", 1)

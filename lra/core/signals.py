@@ -1,13 +1,13 @@
 """Stop a run at a signal or at a time limit.
 
 The run finishes its current step, saves its state and ends with exit code 130 (SIGINT), 143 (SIGTERM), 129 (SIGHUP),
-128 plus the number of another signal that a scheduler sends before a time limit, or 75 (time limit). A second SIGINT,
-or a SIGTERM later than `REPEAT_SECONDS` after the first signal, ends the process at once; the run then resumes from
-its last checkpoint.
+128 plus the number of another signal that a scheduler sends before a time limit, or 75 (time limit). Except under
+torchrun and joblib, a second SIGINT, or a SIGTERM later than `REPEAT_SECONDS` after the first signal, ends the process
+at once; rerunning the command then resumes the run from its last checkpoint.
 
-A `StopFlag` is active inside `with stop` in `lra/runs/`: while blocks are compiled, in pretraining and in
-training. While data are prepared and in the final test a signal ends the process at once; rerunning the command then
-repeats the test from the checkpoint at the end of training. A joblib worker records such a signal in `worker_flag`.
+A `StopFlag` is active inside `with stop` in `lra/runs/`: while the trainer is made, in pretraining and in training.
+While data are prepared and in the final test, a signal ends the process at once, except in a joblib worker, which
+records it in `worker_flag`. After a signal in the test, rerunning the command repeats only the test.
 """
 
 import os
@@ -33,7 +33,7 @@ STARTED = time.monotonic()  # start of the command, from which time limits count
 class Paused(BaseException):
     """Raised when a run stops before its end; rerunning the command resumes it.
 
-    The reason names the signal or the time limit that stopped the run; `code` is the exit code. Like
+    The reason names what stopped the run, such as a signal or a time limit; `code` is the exit code. Like
     KeyboardInterrupt it is not an Exception, so that `except Exception` does not treat it as a failure.
     """
 

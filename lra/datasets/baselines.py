@@ -66,7 +66,7 @@ def bag_of_words(train: Iterable[str], train_labels: np.ndarray, test: Iterable[
 def pair_cosine(train: Split, test: Split) -> float:
     """Return the test accuracy of predicting class 1 for pairs whose `Overlap` reaches a threshold.
 
-    The word weights of `Overlap` and the threshold are fitted on train.
+    The threshold and the word weights of `Overlap` are fitted on train.
     """
     overlap = Overlap(train)
     threshold = best_threshold(overlap(train, overlap.rows), train.labels[overlap.rows])

@@ -81,8 +81,8 @@ class TaskBuilder(ABC):
             json.dumps(options)
         except (AttributeError, TypeError) as error:
             raise UserError(
-                f"{type(self).__name__}: {error}; expected each option as an attribute of the same name that is a "
-                "number, a text or a list; for other options define `identity`"
+                f"{type(self).__name__}: {error}; expected each option, a number, a text or a list, as an "
+                "attribute of the same name; for other options define `identity`"
             ) from None
         return options
 
@@ -271,11 +271,11 @@ class Generated(TaskBuilder):
 
     @property
     def example_options(self) -> dict[str, Any]:
-        """Options that determine an example: all but sizes, seed and `causal`."""
+        """Options that, together with the seed, determine the examples: all but sizes, seed and `causal`."""
         return {name: value for name, value in self.options.items() if name not in self.BESIDE}
 
     def differences(self, published: dict[str, Any], keys: Iterable[str]) -> dict[str, bool]:
-        """Return notes for the task's name, True for those options `keys` and sizes that differ from `published`.
+        """Return {note for the task's name: True if it differs from `published`} for options `keys` and for sizes.
 
         `published` maps options to values, and `sizes` to a tuple of the sizes of the splits.
         """

@@ -194,12 +194,12 @@ def splits_of(folder: Path, spec: TaskSpec) -> Splits:
     arrays: dict[str, dict[str, np.ndarray]] = {}
     for path in folder.glob(f"*{ARRAY}"):
         split, name = path.stem.split(".")
-        # A plain array on the same memory, because indexing a memmap is slower.
+        # `asarray` returns a plain array on the same memory, because indexing a memmap is slower.
         arrays.setdefault(split, {})[name] = np.asarray(np.load(path, mmap_mode="r"))
     splits: Splits = {}
     for name, found in arrays.items():
         if spec.objective == "next_token":
-            # Windows overlap only in train, so that each token of val and test is predicted once.
+            # Windows overlap only in train, so that no token of val and test is predicted twice.
             splits[name] = LMWindows(**found, context=spec.max_len, stride=1 if name == "train" else spec.max_len)
         elif spec.objective in ("positions", "reconstruct"):
             splits[name] = PositionLabels(**found)
@@ -211,8 +211,8 @@ def splits_of(folder: Path, spec: TaskSpec) -> Splits:
 class Writer:
     """Writer of the arrays of one split; tokens go to the disk, all other arrays stay in memory until `close`.
 
-    `add` stores equal documents of the split only once. Methods raise UserError for tokens, labels and lengths outside
-    of the bounds in the task's spec.
+    `add` stores equal documents of the split only once. If the spec has `pictures`, tokens are given as grey values.
+    Methods raise UserError for tokens, labels and lengths outside of the bounds in the task's spec.
     """
 
     def __init__(self, folder: Path, split: str, spec: TaskSpec) -> None:
@@ -242,7 +242,7 @@ class Writer:
             self._check_within("label", np.array([label]), 0, self._spec.classes - 1)
         for document in documents:
             data = self._bytes(document, [len(document)])
-            # Digests, because the documents of a split may not fit into memory.
+            # Keep digests only, because the documents of a split may not fit into memory.
             name = hashlib.blake2b(data, digest_size=16).digest()
             row = self._seen.setdefault(name, len(self._seen))
             if row == len(self._offsets) - 1:  # a new document

@@ -47,7 +47,7 @@ def held_out(labels: np.ndarray, fraction: float = 0.1, split: str = "val") -> n
     index = HOLD_OUT_TEST if split == "test" else HOLD_OUT
     chosen = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels).tolist():
-        # A stream for each class, so that the choice in one class does not depend on the others.
+        # Each class has its own stream, so that the choice in one class does not depend on the others.
         rows = streams.generator(SEED, "data", index, label).permutation(np.flatnonzero(labels == label))
         chosen[rows[: int(fraction * len(rows))]] = True
     return chosen

@@ -152,7 +152,7 @@ class Probe(Generated):
 
 
 def grid(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
-    """Return all tokens [n, L] of a split, and the index of the example of each prediction [m].
+    """Return all tokens [n, L] of a split, and an array [m] with the index of each prediction's example.
 
     All examples must have the same length.
     """

@@ -169,7 +169,7 @@ def new_folder(folder: Path, key: str) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `folder` at the end; after an error it is deleted.
 
     Raises:
-        UserError: `folder` is a file or not empty, so that the renaming fails, or cannot be written.
+        UserError: `folder` cannot be written, or it is a file or not empty, so that the renaming fails.
     """
     # A sibling of `folder`, because a folder can be renamed only within its file system.
     staging = folder.absolute().with_name(f".{folder.name}.{secrets.token_hex(8)}.tmp")

@@ -55,7 +55,7 @@ class TokenPrediction(Split):
         return np.concatenate([start + positions + self.ahead for start, positions in self._scored(examples)])
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
-        """Return the token ids to predict [m] int64 or, if `values` is True, numbers from 0 to 1 [m] float32."""
+        """Return the targets [m]: token ids in int64 or, if `values` is True, numbers from 0 to 1 in float32."""
         ids = self.tokens[self.predictions(examples)].astype(np.int64) + self.shift
         return ((ids - 1) / (self.vocab_size - 2)).astype(np.float32) if self.values else ids
 

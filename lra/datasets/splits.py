@@ -51,10 +51,10 @@ class PositionLabels(Split):
     """Split of examples with one document each and answers at some positions; only these positions are scored.
 
     Args:
-        ends: bounds of the examples' predictions [n + 1] int64; example i has the predictions ends[i] to
+        ends: bounds [n + 1] int64 of the examples' predictions; example i has the predictions ends[i] to
             ends[i + 1] - 1.
-        positions: position of each prediction in its document [m], ascending within a document.
-        labels: answer of each prediction [m].
+        positions: positions [m] of the predictions in their documents, ascending within a document.
+        labels: answers [m] of the predictions.
     """
 
     ends: np.ndarray
@@ -75,7 +75,7 @@ class PositionLabels(Split):
         return self.ends[examples + 1] - self.ends[examples]
 
     def targets(self, examples: np.ndarray) -> np.ndarray:
-        """Return the answers of these examples, concatenated [sum of `counts`]."""
+        """Return the concatenated answers [sum of `counts`] of these examples."""
         return self.labels[self.predictions(examples)].astype(np.int64)
 
     def scored(self, examples: np.ndarray, length: int) -> np.ndarray:
@@ -92,7 +92,7 @@ class Pictures(Split):
     """Split of pictures, stored as grey values [n * pixels] uint8; a token is value + 1, so that no pixel is padding.
 
     Args:
-        attributes: p attributes of each picture [n * p] int32 if the pictures were generated, else None.
+        attributes: array [n * p] int32 with p attributes of each picture if the pictures were generated, else None.
     """
 
     shift: ClassVar[int] = 1

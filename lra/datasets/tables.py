@@ -214,7 +214,7 @@ def _arrow_rows(path: Path, kind: str) -> Iterator[Row]:
                 for name, feature in info.get("features", {}).items()
                 if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
             }
-            # Batch by batch, because Python objects need several times the memory of Arrow's arrays.
+            # Convert batch by batch, because Python objects need several times the memory of Arrow's arrays.
             for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
                 yield f"{path}: row {number}", row | {name: classes[name].get(row[name]) for name in classes}
     except pa.ArrowException as error:

@@ -39,7 +39,7 @@ class TaskSpec:
         version: version of the data.
         vocab_size: number of token ids, padding included.
         max_len: maximum number of tokens of a document; for `next_token`, number of tokens of a window.
-        classes: number of different labels or answers; for `next_token`, size of the vocabulary.
+        classes: number of different labels or answers; for `next_token`, size of the vocabulary; for `values`, 1.
         documents: number P of documents per example.
         objective: prediction target. `classify`: one of `classes` per example; `next_token`: the next token at every
             position, measured by perplexity; `positions`: one of `classes` at each scored position; `reconstruct`: like
@@ -73,10 +73,10 @@ class Split:
     """Split of n examples with P documents each.
 
     Args:
-        tokens: stored tokens of all documents [total], uint8 or uint16; a token is the stored number + `shift`.
-        offsets: bounds of the stored documents [m + 1] int64; document i is tokens[offsets[i] : offsets[i + 1]].
-        index: index of the stored document for each document of each example [n * P] int32; several examples may use
-            the same stored document.
+        tokens: stored numbers [total] of all documents, uint8 or uint16; a token is the stored number + `shift`.
+        offsets: bounds [m + 1] int64 of the stored documents; document i is tokens[offsets[i] : offsets[i + 1]].
+        index: array [n * P] int32 with the index of the stored document for each document of each example; several
+            examples may use the same stored document.
         labels: class of each example [n].
     """
 

@@ -89,7 +89,7 @@ def word_piece(vocabulary: Path, *, lower_case: bool) -> "Tokenizer":
 
     rows = {token: row for row, token in enumerate(vocabulary_of(vocabulary))}
     tokenizer = Tokenizer(models.WordPiece(rows, unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower_case)  # `lowercase` strips accents
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower_case)  # `lowercase` also strips accents
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer

@@ -54,7 +54,7 @@ class InitialWeights(ABC):
 
     @abstractmethod
     def tensors(self, model: "Model", task: "Task") -> "dict[str, Tensor]":
-        """Return the weights from the file that a model can have, by their names in `model`."""
+        """Return the weights from the file by their names in `model`, which need not have all of them."""
 
     def load(self, model: "Model", task: "Task") -> dict[str, Any]:
         """Load the weights into the model.

@@ -1,4 +1,4 @@
-"""Run recurrences over positions by chunks in PyTorch, or by the Triton kernels of flash-linear-attention.
+"""Run recurrences over positions in chunks, in PyTorch or by the Triton kernels of flash-linear-attention.
 
 The kernels need CUDA and float32. They compute a float32 product as three TF32 products, which together round about as
 much as one float32 product, and they tune their tile sizes on the device.

@@ -1,6 +1,6 @@
 """Define linear attention: a feature map phi, fixed or random, replaces exp(q . k) by phi(q) . phi(k).
 
-Katharopoulos et al. 2020, eq. 5-6: y_i = phi(q_i) S / (phi(q_i) . z), S = sum_j phi(k_j) v_j, z = sum_j phi(k_j).
+Katharopoulos et al. 2020, eq. 5-6: y_i = phi(q_i) S / (phi(q_i) . z), S = sum_j phi(k_j)^T v_j, z = sum_j phi(k_j).
 Legend: M features, N width of the values.
 """
 

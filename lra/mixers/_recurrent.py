@@ -34,8 +34,8 @@ class Recurrent(Mixer, abstract=True):
     applied to the sum of the two outputs.
 
     Padded positions do not change the state. `forward` sets the inputs of the recurrence to zero at these positions,
-    and `recurrence` multiplies by `real` where a bias or a sigmoid would turn zero into another number. So nothing is
-    added to the state, and the log decay of 0 is a decay of 1.
+    and where a bias or a sigmoid would turn zero into another number, `recurrence` multiplies by `real` or masks with
+    it. So nothing is added to the state, and the log decay of 0 is a decay of 1.
     """
 
     can_be_causal = True
@@ -132,7 +132,7 @@ SHELL = (
 class StateSpace(Mixer, abstract=True):
     """Base class of diagonal state spaces in which every state reads all channels.
 
-    h_i = exp(rate) h_{i-1} + B x_i, y_i = Re C h_i + skip x_i, then GELU and the output projection. If not causal, the
+    h_i = exp(rate) h_{i-1} + B x_i, y_i = Re(C h_i) + skip x_i, then GELU and the output projection. If not causal, the
     same recurrence also runs from right to left, and C reads the states of both directions.
 
     Args:
@@ -162,7 +162,7 @@ class StateSpace(Mixer, abstract=True):
         return self.out(self.dropout(gelu(y)))
 
     def read(self, x: Tensor) -> Tensor:
-        """Return Re C h [B, L, D] for x [B, L, D]."""
+        """Return Re(C h) [B, L, D] for x [B, L, D]."""
         rate, b, c = self.system()
         u = (x @ torch.cat([b.real, b.imag]).mT).unflatten(-1, (2, -1))  # [B, L, 2, N]
         h = diagonal_scan(u, rate, self.directions)  # [B, L, directions, 2, N]

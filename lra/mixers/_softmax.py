@@ -58,13 +58,14 @@ def weigh(
     dropout: Dropout,
     columns: Tensor | None = None,
 ) -> Tensor:
-    """Compute softmax(scale q k^T) v with dropout on the weights: [B, H, ..., n, d].
+    """Compute softmax(scale q k^T) v with dropout on the weights: [B, H, ..., n, d_v].
 
     The output of a query that may attend to no key is finite.
 
     Args:
         q: [B, H, ..., n, d].
-        k: [B, H, ..., m, d]; v likewise.
+        k: [B, H, ..., m, d].
+        v: [B, H, ..., m, d_v], with d_v = d if there are more than four axes.
         mask: broadcastable to [B, H, ..., n, m], True where a query may attend to a key; None: all may.
         columns: positions of the keys [..., m], on which the dropout noise depends; None: 0 to m - 1.
     """

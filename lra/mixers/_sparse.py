@@ -37,7 +37,7 @@ class KeyPart:
 
     @abstractmethod
     def positions(self, by_block: Tensor) -> Tensor:
-        """Return the positions of the keys [1 or H, 1 or N, 1, m], given all positions `by_block` [N, b].
+        """Return the positions [1 or H, 1 or N, 1, m] of the keys, given all positions `by_block` [N, b].
 
         The result may contain positions outside of the sequence, which `visible` masks.
         """
@@ -86,8 +86,9 @@ class Columns(KeyPart):
 def band(by_block: Tensor, window: int, causal: bool) -> Tensor:
     """Return a table [1, N, listed] of the blocks within `window` positions of each block; if causal, none after it.
 
-    All rows list the same number of blocks. The first rows begin with block 0 instead of a negative index, so they also
-    list blocks beyond the window, which a rule must mask, and, if causal, later blocks, which `visible` masks.
+    All rows list the same number of blocks. The first rows are exceptions: they begin with block 0 instead of a
+    negative index, so they also list blocks beyond the window, which a rule must mask, and, if causal, later blocks,
+    which `visible` masks.
     """
     blocks, width = by_block.shape
     reach = -(-window // width)  # number of blocks before a block that its window reaches

@@ -53,7 +53,7 @@ class MixerConfig:
 class MixerInfo:
     """Description of a mechanism for tables and documentation.
 
-    The formula of a class may have names in braces; the constructor replaces them by values or texts.
+    The formula of a class may have names in braces; the constructor of the class replaces them by values or texts.
     """
 
     paper: str  # authors, year and title
@@ -72,14 +72,14 @@ class Mixer(nn.Module, ABC):
     The residual connection and the norm around a mixer belong to the block. Inputs and outputs at padded positions are
     finite; if `maskable`, outputs at real positions do not depend on inputs at padded ones. A class defines `info` and
     `forward`; a base class without `info` is declared with `abstract=True`. A class may define two other methods.
-    follow(earlier) is called once with the mixer of the previous layer, whose state it may read. score_scale(length,
-    key_mask) returns the scale factor of the products q_i . k_j, a number or a tensor [B, 1, 1, 1], if the attention
-    weights are a function of these products.
+    follow(earlier) is called once with the mixer of the previous layer, whose state it may read. If the attention
+    weights are a function of the products q_i . k_j, score_scale(length, key_mask) returns the scale factor of these
+    products, a number or a tensor [B, 1, 1, 1].
 
     Attributes:
         maskable: True if the mixer uses a key mask.
         can_be_causal: True if it has a form without dependence on later positions, used if `config.causal`.
-        commutes: True if it commutes with permutations of the positions.
+        commutes: True if the mixer, when not causal, commutes with permutations of the positions.
         projects_out: True if it has an output projection, which `config.out_proj` switches.
         few_outputs: True if it can compute the outputs of only the first positions, at lower cost.
         full_pattern: True for a sparse or low-rank attention whose settings make it full up to `max_positions`.
@@ -118,8 +118,8 @@ class Mixer(nn.Module, ABC):
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Return the outputs [B, L, D].
 
-        With `few_outputs` the method also takes `num_outputs`; the outputs are then those of the first positions,
-        [B, num_outputs, D].
+        With `few_outputs` the method also takes `num_outputs`. If this is not None, the outputs are those of the first
+        positions, [B, num_outputs, D].
         """
 
     def mix(self, x: Tensor, key_mask: Tensor | None, num_outputs: int | None, packed: Packed | None = None) -> Tensor:
@@ -253,7 +253,9 @@ class Attention(Mixer, abstract=True):
         return linear(x, weight, bias).view(len(x), len(projections), self.config.heads, -1).unbind(1)
 
     def attend_packed(self, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> Tensor:
-        """Return the outputs of `attend` for a packed batch, shaped like q; only classes with `packs` define it.
+        """Return the outputs of `attend` for a packed batch, shaped like q.
+
+        Only classes with `packs` define this method.
 
         q: rows [R, H, Dh], or only the first position of each document [B, H, Dh]; k, v: rows [R, H, Dh], which are
         finite at padding.

@@ -66,7 +66,7 @@ class Extractor(Mixer):
             raise UserError(f"attention.groups={groups} does not divide {source}={self.width}")
         self.down = nn.Linear(config.dim, rank, bias=False) if rank else nn.Identity()
         block = self.width // self.groups
-        # weight[o, i, t] is entry (i, o) of G_k's block at lag k = l - 1 - t: the layout of conv1d.
+        # weight[o, i, t] is the entry of G_k, k = l - 1 - t, from input i of o's block to output o: conv1d's layout.
         self.weight = nn.Parameter(torch.randn(self.width, block, self.taps) * (block * self.taps) ** -0.5)
         self.up = nn.Linear(rank, config.dim, bias=False) if rank else nn.Identity()
         self.adjust = nn.Linear(config.dim, config.dim, bias=False) if adjust else None
@@ -107,7 +107,7 @@ def fft_convolution(x: Tensor, weight: Tensor, groups: int, earlier: int) -> Ten
     total = -(-length // hop) * hop + taps - 1
     windows = pad(x, (0, 0, earlier, total - earlier - length)).unfold(1, window, hop)  # [B, windows, c, n]
     signal = torch.fft.rfft(windows).unflatten(2, (groups, -1))  # [B, windows, g, c / g, n / 2 + 1]
-    # The product of transforms is a convolution, which flips the weight. conv1d does not, so it is flipped here.
+    # A product of transforms is a convolution, which flips the weight. conv1d does not, so the weight is flipped here.
     # [g, c / g outputs, c / g inputs, n / 2 + 1]
     response = torch.fft.rfft(weight.flip(-1), window).unflatten(0, (groups, -1))
     product = torch.einsum("bmgif,goif->bmgof", signal, response).flatten(2, 3)  # [B, windows, c, n / 2 + 1]

@@ -34,7 +34,7 @@ class Hyena(Mixer):
         width: width of the filter network F.
         frequency: initial factor w in the activations sin(w x) of F.
         fast: fraction of the longest input after which exp(-r t) is 0.01 in the channel with the fastest decay.
-        slow: the same fraction for the channel with the slowest decay.
+        slow: likewise, for the channel with the slowest decay.
     """
 
     info = MixerInfo(

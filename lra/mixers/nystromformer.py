@@ -34,7 +34,7 @@ class Nystromformer(Attention):
         complexity="L m D + m³ H",
         linear_memory=True,
         reference="nystrom-attention 0.0.14; transformers' NystromformerSelfAttention; softmax where m ≥ L",
-        deviations=("the iteration for an inverse starts from the norms of its matrix, not from the batch's maxima",),
+        deviations=("the iteration's start is divided by norms of its matrix, not by their maxima over the batch",),
     )
 
     def __init__(

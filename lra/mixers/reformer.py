@@ -121,7 +121,7 @@ class Reformer(Mixer):
         """Return the bias [B, H, rounds, C, c, 2c] of the scores of a chunk's queries with keys of two chunks.
 
         The keys are those of the previous chunk, then those of the chunk itself. The bias is -log(number of rounds in
-        which the query reads the key), -inf for keys that are not read, and ONESELF for the key of its own position.
+        which the query reads the key), -inf for keys that are not read, and ONESELF for the query's own key.
         """
         in_chunk = rank // self.chunk
         if self.within_bucket:

@@ -1,4 +1,4 @@
-"""S4D: a diagonal state space model s' = A s + B u, y = 2 Re C s in each channel, discretised by zero-order hold.
+"""S4D: a diagonal state space model s' = A s + B u, y = 2 Re(C s) in each channel, discretised by zero-order hold.
 
 It is computed as a convolution. The N modes form conjugate pairs, and one mode of each pair has parameters. B is
 trained, or fixed at 1 because only its product with C matters. In the formula of `info`, C_n stands for the product

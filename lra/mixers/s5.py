@@ -85,5 +85,5 @@ def hippo_n(size: int) -> tuple[np.ndarray, np.ndarray]:
     root = np.sqrt(2 * np.arange(size) + 1)
     skew = np.outer(root, root) / 2
     skew = np.triu(skew, 1) - np.tril(skew, -1)
-    frequencies, vectors = np.linalg.eigh(-1j * skew)  # Hermitian, so that the eigenvectors are orthonormal
+    frequencies, vectors = np.linalg.eigh(-1j * skew)  # a Hermitian matrix has orthonormal eigenvectors
     return -0.5 + 1j * frequencies[size // 2 :], vectors[:, size // 2 :]

@@ -27,7 +27,7 @@ from lra.ops.gram import Moments, product
 from lra.ops.packing import Packed
 from lra.ops.scan import causal_product
 
-MIN_RATIO = 16  # minimum L / D for the Gram form on a GPU; for shorter inputs it moves more bytes than the other form
+MIN_RATIO = 16  # minimum L / D for the Gram form on a GPU; for shorter inputs the textbook form moves fewer bytes
 
 
 class Simple(Attention):
@@ -39,7 +39,8 @@ class Simple(Attention):
         scale: factor of K^T V: 1/sqrt(max_positions) (`length`), 1/sqrt(n) for n real positions (`valid`),
             1/sqrt(n Dh) (`valid_head`), or 1 (`none`).
         dropout_on: where dropout acts: on the state K^T V (`state`), or on the output (`output`).
-        form: `textbook`, `gram`, or `auto` for the form with fewer operations.
+        form: `textbook`, `gram`, or `auto`. `auto` is the form with fewer operations, but `textbook` if causal, and on
+            a GPU if L / D is below `MIN_RATIO`.
     """
 
     info = MixerInfo(
@@ -154,7 +155,7 @@ class Simple(Attention):
         return self.dropout(state.flatten(1)).view_as(state)
 
     def _state(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """Return K^T V times the scale [B, H, Dh, Dh].
+        """Return the state [B, H, Dh, Dh], which is K^T V times the scale.
 
         `Moments` leaves out padded positions. One product per head serves all documents, so that no weight is copied.
         With x_j = m + d_j, where m is the mean of the n real positions, K^T V is W_k (sum_j d_j d_j^T) W_v^T + n (W_k m
@@ -200,7 +201,7 @@ class Simple(Attention):
         return read > self.config.dim
 
     def _factor(self, length: int, key_mask: Tensor | None, dtype: torch.dtype) -> Tensor | float:
-        """Return the factor of the state: a number, or [B, 1, 1, 1] if documents differ in their number of positions.
+        """Return the factor of the state: a number, or a tensor [B, 1, 1, 1] if it depends on the key mask.
 
         The tensor has `dtype`, or fp32 if `dtype` is half precision, because bf16 cannot represent 257 positions.
         """

@@ -1,9 +1,9 @@
 """Sparse Sinkhorn attention: blocks of keys are sorted by a learned soft permutation P.
 
-There are N = L / b blocks of b positions. The sorting logits are R = s W_s plus noise, where s_n is the sum of the keys
-of the real tokens in block n, and W_s has the first N columns of a learned matrix for the longest input. A query of
-block n attends to the keys of block n and to the n-th sorted block, the sum of all blocks weighted by row n of P. The
-memory is O(H (L b + N^2)).
+There are N = ceil(L / b) blocks of b positions. The sorting logits are R = s W_s plus noise, where s_n is the sum of
+the keys of the real tokens in block n, and W_s has the first N columns of a learned matrix for the longest input. A
+query of block n attends to the keys of block n and to the n-th sorted block, the sum of all blocks weighted by row n of
+P. The memory is O(H (L b + N^2)).
 """
 
 from dataclasses import replace

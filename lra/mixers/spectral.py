@@ -1,15 +1,15 @@
 """Linear attention with learned random-feature kernels: GMM, FastFood and Generative, each as RKS and as PRF.
 
-RKS stands for random kitchen sinks, PRF for positive random features. With x' = x Dh^-1/4 and frequencies Omega
+RKS stands for random kitchen sinks, PRF for positive random features. With x' = x Dh^(-1/4) and frequencies Omega
 [Dh, m], a learned function of random noise, the weight of key k for query q is the kernel K(q, k) = phi(q) . phi(k).
 E is the mean over the noise:
 
 RKS  phi(x) = [cos(x' Omega), sin(x' Omega)] / sqrt(m), and a constant s:  E K = E cos(omega . (q' - k')) + s^2
 PRF  phi(x) = exp(x' Omega - |x'|^2) / sqrt(m):  E K = exp(-|q' - k'|^2 / 2) for omega ~ N(0, I)
 
-GMM-RKS has 2 m frequencies, still divided by sqrt(m), so its E cos counts twice. The memory is O(L H M) for M features:
-M is 4 m + 1 (GMM-RKS), 2 m + 1 (other RKS) or m (PRF). FastFood has m = Dh, or the next power of two. An RKS kernel may
-be negative; s keeps most sums of weights positive.
+GMM-RKS has 2 m frequencies, but its features are also divided by sqrt(m), so its E cos counts twice. The memory is
+O(L H M) for M features: M is 4 m + 1 (GMM-RKS), 2 m + 1 (other RKS) or m (PRF). FastFood has m = Dh, or the next power
+of two. An RKS kernel may be negative; s keeps most sums of weights positive.
 
 Common options: `samples` is m, `smoothing` is s, `redraw_every` is the number of training steps between two draws of
 noise, and `eps` is added to the denominator.
@@ -338,7 +338,7 @@ class FastFood(Spectrum):
 
 
 class Generator(Spectrum):
-    """Frequencies omega [m, Dh] = G(noise [m, w]) of a network G.
+    """Frequencies omega = G(noise) [m, Dh], where G is a network and the noise is [m, input width of G].
 
     A hidden layer of G is Linear, BatchNorm and LeakyReLU; the last layer is Linear and tanh. Widths are given as
     multiples of Dh. BatchNorm normalises over the m noise samples, which do not depend on examples. It has no running
@@ -369,7 +369,7 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 def scaled(x: Tensor) -> Tensor:
-    """Return x' = x Dh^-1/4, so that q' . k' = q . k / sqrt(Dh)."""
+    """Return x' = x Dh^(-1/4), so that q' . k' = q . k / sqrt(Dh)."""
     return x * x.shape[-1] ** -0.25
 
 
@@ -379,7 +379,7 @@ def rks(x: Tensor, omega: Tensor, samples: int, smoothing: float) -> Tensor:
 
 
 class _Waves(torch.autograd.Function):
-    """Map angles [..., n] to [cos * factor, sin * factor, constant] [..., 2 n + 1]; saves only its output."""
+    """Map angles [..., n] to [cos * factor, sin * factor, constant] [..., 2 n + 1]; save only this result."""
 
     @staticmethod
     def forward(ctx, angles: Tensor, factor: float, constant: float) -> Tensor:

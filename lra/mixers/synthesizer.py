@@ -90,10 +90,10 @@ class Synthesizer(Mixer):
         return self.out(merge_heads(weights @ v))
 
     def _weigh_factors(self, x: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the outputs [B, H, L, Dh] if S is a product of factors.
+        """Return the outputs [B, H, L, Dh] for an S that is a product of factors.
 
-        The factors of S and the queries and keys are concatenated, so that a fused kernel computes all scores as one
-        product. Such kernels need q, k and v of the same width, so the narrower ones are padded.
+        With `dot_product` these factors are concatenated with the queries and keys, so that a fused kernel computes all
+        scores as one product. Such kernels need q, k and v of the same width, so the narrower ones are padded.
         """
         length = x.shape[1]
         if self.kind == "factorized":

@@ -42,7 +42,7 @@ class Embedding(nn.Module):
         elif architecture.positions == "none":
             self.positions = None
         else:
-            # Not saved: a function of length and width.
+            # Not saved, because the vectors are a function of length and width.
             self.register_buffer("positions", sinusoids(length, dim), persistent=False)
         self.norm = nn.LayerNorm(dim, architecture.norm_eps) if architecture.embedding_norm else nn.Identity()
         self.dropout = Dropout(architecture.dropout if architecture.embedding_dropout else 0.0)

@@ -19,8 +19,8 @@ from lra.ops.device import at_least_float32
 def head_of(spec: TaskSpec, architecture: Architecture) -> nn.Module:
     """Create the head that maps features to logits.
 
-    The head reads `pair_features` of pooled documents if the objective is `classify`, the vector of the last position
-    [B, D] if it is `reconstruct`, and otherwise the vectors of positions [..., D].
+    The head reads `pair_features` of pooled documents if the objective is `classify`, the vector [B, D] of the last
+    position if it is `reconstruct`, and otherwise the vectors [..., D] of positions.
     """
     dim, interaction = architecture.dim, architecture.pair_features == "interaction"
     if interaction and spec.documents != 2:

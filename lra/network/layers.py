@@ -75,8 +75,8 @@ class FeedForward(nn.Sequential):
         x = x.to(autocast_dtype(x))
         first, activation, inner, second, outer = self
         if isinstance(activation, nn.GELU) and inner.draws_indices(x, packed):
-            # On a CPU: write zeros at drawn indices instead of multiplying by a mask, and multiply the weights of the
-            # second Linear by both dropout scales instead of the hidden units.
+            # On a CPU: write zeros at drawn indices instead of multiplying by a mask, and apply both dropout scales to
+            # the weights of the second Linear instead of to activations.
             before = first(x)  # [B, N, hidden]
             # [B N hidden], flat; in place, because the gradient of GELU reads its input, not its output.
             hidden = gelu(before.flatten()).index_fill_(0, inner.indices(before), 0)

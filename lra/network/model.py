@@ -28,7 +28,8 @@ CUT_OFF = 0.87962566103423978  # standard deviation of N(0, 1) truncated at -2 a
 class Model(nn.Module):
     """Encoder with a head: tokens [B P, L] -> logits.
 
-    If `key_mask` is true, padding is masked, and batches may be padded to any length up to `max_len`, or packed.
+    If `key_mask` is true, padding is masked, and batches may be padded to any length up to `max_len` or, if `can_pack`
+    is True, packed.
     Otherwise mixers treat padding as tokens, as in the papers, and batches must be padded to `max_len`.
 
     Attributes:

@@ -144,8 +144,8 @@ def mode_kernel(rate: Tensor, c: Tensor, length: int, step: int) -> Tensor:
     With l = a * step + b, exp(rate_n l) is exp(rate_n * a * step) times exp(rate_n * b). Each of these factors is read
     from a short table, so that no tensor [D, N, length] is formed.
 
-    rate [D, N] and c [directions, D, N], complex -> [directions, D, length]; `step`: number of values of b; the
-    computation is fastest if it is near the square root of the length.
+    rate [D, N] and c [directions, D, N], complex -> [directions, D, length]; `step`: number of values of b; a
+    step near the square root of the length is fastest.
     """
     steps = torch.arange(-(-length // step), device=c.device)
     coarse = powers(rate, steps * step) * c.unsqueeze(-1)  # [directions, D, N, a]
@@ -178,7 +178,7 @@ def convolve_modes(x: Tensor, rate: Tensor, c: Tensor) -> Tensor:
         states = torch.view_as_complex(states.unflatten(-1, (-1, 2)).contiguous()).unflatten(1, (batch, -1))
         # `before` [D, B chunks, N] holds, for each chunk, the states at the end of the previous chunk.
         before = accumulate(pad(states[:, :, :-1], (0, 0, 1, 0)), rate * width).flatten(1, 2)
-        read = (2 * c * rate.exp()).unsqueeze(-1) * mode  # [D, N, to]: decay from the previous chunk's end
+        read = (2 * c * rate.exp()).unsqueeze(-1) * mode  # [D, N, to]: 2 c times decay since the previous chunk's end
         y = y + real_product(before, read)
     return y.flatten(1).T.contiguous().view(batch, -1, dim)[:, :length]  # [D, B chunks width] -> [B, L, D]
 
@@ -189,7 +189,7 @@ def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
     For each mode, the outputs of a chunk are one real product: the chunk's inputs and the states that enter it, times a
     matrix. Time O(L N SHORT).
 
-    u [B, L, 2, N], rate [N], complex -> h [B, L, directions, 2, N]; the axis of size 2 has the real and imaginary part.
+    u [B, L, 2, N], complex rate [N] -> h [B, L, directions, 2, N]; the axis before N has the real and imaginary part.
     """
     batch, length, _, modes = u.shape
     rows = pad(u, (0, 0, 0, 0, 0, -length % SHORT)).flatten(0, 2)  # [B chunks SHORT 2, N]
@@ -198,7 +198,7 @@ def diagonal_scan(u: Tensor, rate: Tensor, directions: int) -> Tensor:
     decay = powers(rate, lags)  # [N, SHORT + 1]
     # Write a complex factor a + i b as a real matrix: [Re z, Im z] @ [[a, b], [-b, a]] is [Re, Im] of z (a + i b).
     factors = torch.stack([torch.view_as_real(decay), torch.view_as_real(1j * decay)], dim=-2)  # [N, SHORT + 1, 2, 2]
-    # Convert lags [from, to] to indices into the factors after SHORT - 1 zeros; negative lags read these zeros.
+    # Convert lags [from, to] to indices into `factors` with SHORT - 1 zeros in front, which negative lags read.
     lags = lags[:SHORT] - lags[:SHORT].unsqueeze(-1) + SHORT - 1
     by_lag = pad(factors[:, :SHORT], (0, 0, 0, 0, SHORT - 1, 0))[:, lags]  # [N, from, to, 2, 2]
     inside, from_state, states = [], [], []

@@ -20,7 +20,7 @@ def to_device(host: Tensor, device: torch.device) -> Tensor:
 
 
 class AsyncNumbers:
-    """Asynchronous copy of numbers [n] from a device to the host, which starts when this object is constructed."""
+    """Numbers [n] on a device that the host reads; on CUDA the constructor starts an asynchronous copy to the host."""
 
     def __init__(self, numbers: Tensor) -> None:
         self._numbers, self._arrived = numbers, None

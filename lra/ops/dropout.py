@@ -98,7 +98,7 @@ class Dropout(Keyed):
         if columns is None and self.draws_indices(x, packed):
             # In place, because nothing else reads the product.
             return (x.flatten() * self.scale).index_fill_(0, self.indices(x), 0).view(x.shape)
-        kept = self.hash(x, packed, columns) >= round(self.p * 2**32) - 2**31  # uniform in [-2^31, 2^31)
+        kept = self.hash(x, packed, columns) >= round(self.p * 2**32) - 2**31  # the hash is uniform in [-2^31, 2^31)
         return torch.where(kept, x * self.scale, 0)
 
     @property
@@ -156,7 +156,7 @@ class Dropout(Keyed):
 
 
 class Gumbel(Keyed):
-    """Layer that in training adds Gumbel noise, -log(-log u), to logits of pairs x [B, H, N, N]."""
+    """Layer that in training adds Gumbel noise, -log(-log u), to the logits x [B, H, N, N] of pairs of blocks."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:

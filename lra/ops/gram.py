@@ -19,7 +19,7 @@ class Moments(torch.autograd.Function):
 
     The scatter is the sum of (x_j - m) (x_j - m)^T over real positions j. m is in float64, the scatter in fp32 or
     higher. Both are computed relative to the mean of the first `POSITIONS` positions and then corrected. The
-    backward pass needs one product with x, because the scatter is symmetric.
+    backward pass needs only one product with x, because the scatter is symmetric.
     """
 
     @staticmethod

@@ -26,8 +26,8 @@ class Packed:
 
     document: Tensor  # [R] int32, index of a row's document
     position: Tensor  # [R] int32, position of a row in its document
-    first: Tensor  # [B] row of each document's position 0
-    pieces: Tensor  # [S + 1] int32, first row of each piece, then R
+    first: Tensor  # [B] index of the first row of each document
+    pieces: Tensor  # [S + 1] int32, index of the first row of each piece, then R
     first_pieces: Tensor  # [S + 1] int32, number of documents that begin before each row listed in `pieces`
     mask: Tensor  # [B, N] True at real positions
     chunk_mask: Tensor  # [C, CHUNK] True at real positions

@@ -4,8 +4,9 @@ With oneDNN a training step of the text task at the published width takes 0.64 t
 0.98 to 1.02 times as long on Zen 4 (family 25).
 
 PyTorch hands fp32 products to oneDNN if `torch.backends.mkldnn.matmul.fp32_precision` is "bf16". The setting permits
-bf16 products, which oneDNN has only for CPUs with AMX. On other CPUs oneDNN computes in fp32, and `lacks` compares one
-product with float64 to verify this. The setting applies to the whole process, so it is on only during a micro-batch.
+bf16 products of fp32 matrices, which oneDNN has only for CPUs with AMX. On other CPUs oneDNN computes in fp32, and
+`lacks` compares one product with float64 to verify this. The setting applies to the whole process, so it is on only
+during a micro-batch.
 """
 
 from collections.abc import Iterator

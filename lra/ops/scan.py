@@ -112,7 +112,7 @@ def dplr_delta_rule(q: Tensor, a: Tensor, b: Tensor, v: Tensor, log_decay: Tenso
     for new, keep in zip(added.unbind(-3), carry.unbind(-3), strict=True):
         before.append(state)
         state = new + keep @ state
-    # The states before all chunks, stacked, are [..., chunks, M, N].
+    # `before` has one state per chunk; stacked, they are [..., chunks, M, N].
     y = seen_b @ z + seen_k @ v + (read_q + seen_b @ z_by_state) @ torch.stack(before, dim=-3)
     return y.flatten(-3, -2)[..., :length, :]
 
@@ -130,8 +130,8 @@ def by_tiles(recurrence: Callable[..., tuple[Tensor, Tensor]], chunk: int, *inpu
     on an accelerator, one tile holds all chunks.
 
     Args:
-        recurrence: called as `recurrence(*tiles, state)`, with one tile [T, ..., C, .] of each input and the state
-            [..., M, N] before the tile; returns y [T, ..., C, N] and the state after the tile.
+        recurrence: called as `recurrence(*tiles, state)`, with one tile [T, ..., C, .] of each input, and with the
+            state [..., M, N] before the tile; returns y [T, ..., C, N] and the state after the tile.
         chunk: number of positions in a chunk, C.
         inputs: q and k [..., L, M], v [..., L, N], and others [..., L, .]; leading axes broadcast.
     """
@@ -177,7 +177,7 @@ def _with_corrections(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, sta
 
     In a chunk that starts from the state S, the errors are (1 + A)^-1 (V - K' S) with k'_i = exp(g_1 + ... + g_i) k_i
     and A_ij = (k_i . b_j k_j) exp(g_{j+1} + ... + g_i) for j < i. (1 + A)^-1 V and (1 + A)^-1 K' are computed for all
-    chunks at once; the loop over chunks then applies them to S.
+    chunks at once; the loop over chunks then combines them with S.
     """
     between, since, until = head_decays(g)
     writes = b * k
@@ -186,7 +186,7 @@ def _with_corrections(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor, sta
     solved = solve_triangular(system, torch.cat([v, k * since], dim=-1), upper=False, unitriangular=True)
     from_values, by_state = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
     errors, before = [], []
-    # Per chunk: its decay [..., 1, 1], then [..., C, N], [..., C, M], and the writes [..., M, C].
+    # Per chunk: its decay [..., 1, 1], `from_values` [..., C, N], `by_state` [..., C, M] and the writes [..., M, C].
     by_chunk = (x.unbind() for x in (since[..., -1:, :], from_values, by_state, (writes * until).mT))
     for whole, from_value, by, write in zip(*by_chunk, strict=True):
         before.append(state)

@@ -28,7 +28,7 @@ def write(folder: Path, values: "dict[str, Tensor]", state: dict[str, Any]) -> N
     # A digest of the whole file cannot be part of the bytes that it covers, so it takes the place of zeros.
     data = tensors.encode(values, sha256=UNSIGNED, state=state)
     digest = hashlib.sha256(data).hexdigest()
-    # `1`: the placeholder is in the header, which precedes all tensors, whose bytes may look like it.
+    # Replace only the first match: it is in the header, and the tensors after the header may contain the same bytes.
     write_atomic(folder / CHECKPOINT, data.replace(UNSIGNED.encode(), digest.encode(), 1))
 
 

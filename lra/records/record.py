@@ -61,7 +61,7 @@ class SplitResult(Group):
     """Result on the validation or test split."""
 
     accuracy: Percent
-    loss: Loss  # in nats
+    loss: Loss  # mean over predictions, in nats
     perplexity: Loss = None
     not_finite: Count = 0  # number of predictions with an output that is not finite; they count as wrong
     step: Count  # training step after which the weights were evaluated
@@ -209,7 +209,7 @@ def unsigned(values: Any) -> dict[str, Any]:
     """Check the schema and SHA-256 of a signed object, remove both from it and return it. Raises ValueError."""
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise ValueError(f"expected schema {SCHEMA}")
-    if values.pop("sha256", None) != digest(values):  # `signed` has computed it with `schema` and without itself
+    if values.pop("sha256", None) != digest(values):  # `signed` computes it from all other entries
         raise ValueError("its content does not match its SHA-256")
     del values["schema"]
     return values
@@ -232,7 +232,7 @@ def sha256(folder: Path, *names: str) -> dict[str, str]:
 
 
 class DeclaredCell(BaseModel):
-    """A cell of a sweep, with the seeds to train and the row of the report with which the cell is compared."""
+    """A cell of a sweep, with the seeds to train and `reference`, the report's row with which the cell is compared."""
 
     model_config = ConfigDict(strict=True)
 

@@ -1,7 +1,7 @@
 """Read the runs of a results folder, and read and write the two files with its kept runs.
 
 `runs.jsonl` has one line per run: `{"run": folder, "record": {...}, "metrics": [...]}`, where `run` is the path of the
-run's folder relative to the results folder. A first line `{"sweep": {...}}` has the content of `sweep.json`, if any.
+run's folder relative to the results folder. If sweeps have declared cells, a first line `{"sweep": {...}}` lists them.
 `predictions.npz` has the predicted classes of each run under its path `run`, and the labels of each test split under
 `labels/DIGEST`, where DIGEST is the SHA-256 of the data.
 """
@@ -21,7 +21,7 @@ from lra.core.files import write_atomic
 from lra.records.names import KEPT_PREDICTIONS, METRICS, PREDICTIONS, RECORD, RUNS, SWEEP
 from lra.records.record import RunRecord, Sweep, readable, signed, unsigned, write
 
-LABELS = "labels/"  # prefix of the names of labels in predictions.npz
+LABELS = "labels/"  # prefix of the names of the label arrays in predictions.npz
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def write_array(path: Path, values: np.ndarray) -> None:
 
 
 def read_kept(path: Path) -> Run:
-    """Return one run: a kept run for a path FOLDER/runs.jsonl/RUN, else the run in folder `path`. Raises UserError."""
+    """Return the kept run at FOLDER/runs.jsonl/RUN, or the run whose folder or record is `path`. Raises UserError."""
     file = next((parent for parent in path.parents if parent.name == RUNS), None)
     if file is None:
         folder = path.parent if path.name == RECORD else path

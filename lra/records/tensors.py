@@ -22,7 +22,7 @@ def encode(tensors: "Mapping[str, Tensor]", **notes: Any) -> bytes:
     """Return the bytes of a safetensors file with the JSON values `notes` in its metadata.
 
     Raises:
-        UserError: a tensor is quantized or not dense.
+        UserError: a value is not a tensor, or a tensor is quantized or not dense.
     """
     import torch
     from safetensors.torch import save

@@ -74,7 +74,8 @@ class Cell:
         # `Column` sets these by comparison with other cells
         self.best_rate: bool | None = None  # its learning rate is the best by validation; None if no system has several
         self.untuned = False  # a user's system with a learning rate of a built-in system
-        self.reference: Cell | None = None  # None if there is none, or if this cell is the reference
+        # None if this cell is the reference, if its learning rate is not the best, or if there is no reference
+        self.reference: Cell | None = None
         self.comparison = Comparison()
         self.p_holm: float | None = None  # corrected over all comparisons of the column
 

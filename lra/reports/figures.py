@@ -41,7 +41,7 @@ Style = dict[str, Any]
 
 
 def drawn(columns: list[Column]) -> tuple[str, dict[str, list[str]]]:
-    """Return the figure of README.md and, for each figure of index.html with data, its panels by title, all as SVG."""
+    """Return, as SVG, the figure of README.md, and by title the panels of each figure of index.html that has data."""
     draw: dict[str, Callable[[Axes, Column, dict[str, Style]], bool]] = {
         SEEDS: _seeds,
         "Steps to the goal": _steps,
@@ -93,7 +93,7 @@ def _panels(columns: list[Column], draw: Callable[..., bool], styles: dict[str, 
         if draw(axis, column, styles):
             axis.set_title(_named(column.name))
             panels.append(svg(figure))
-            # one legend for all panels, since a system has the same style in each
+            # one legend for all panels, since a system has the same style in each, unless it is grey
             for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
     if handles:
@@ -153,7 +153,7 @@ def _seeds(axis: Axes, column: Column, _: dict[str, Style]) -> bool:
 
 
 def _steps(axis: Axes, column: Column, _: dict[str, Style]) -> bool:
-    """Draw each seed's number of steps as a dot, open if it missed the goal; return True if the task has a goal."""
+    """Draw each seed's number of steps as a dot, open if the goal was missed; return True if the task has a goal."""
     cells = [cell for cell in column.cells if cell.goal is not None]
     for y, cell in enumerate(cells):
         ended = cell.frame[cell.frame.steps.notna()]

@@ -25,8 +25,8 @@ MAJORITY = "majority class"  # name of the majority-class baseline in records
 LARGEST = 1e15  # a perplexity above this is treated as infinite
 COLUMN = ["protocol", "selection", "task"]  # keys that identify a column of a table
 CELL = [*COLUMN, "attention", "variant", "settings"]  # keys that identify a cell
-# Runs of a cell may differ in the seed, in initial weights, and in settings that only change rounding, as another
-# processor does, too.
+# Runs of a cell may differ in the seed, in initial weights, and in settings that change only rounding, since another
+# processor changes rounding, too.
 FREE = {"config.seed", "config.init.sha256", *(f"config.{key}" for key in ROUNDING)}
 INTERNAL = ["run", "cell", "column", "declared", "reference", "margin"]  # columns of the DataFrame that seeds.csv omits
 

@@ -52,7 +52,7 @@ class Tables:
 
 
 def _texts(column: Column, notes: Footnotes) -> dict[str, dict[str, str]]:
-    """Return the results of a task as text by header and system, then the published results by system if any."""
+    """Return texts by header and system: the results of a task and, if there are any, the published results."""
     # the header states the most common number of seeds; cells with another number get a footnote
     count = min(multimode(cell.summary.n for cell in column.cells))
     # a caveat that applies to all cells with results is marked once, in the header, and not in each cell

@@ -57,7 +57,7 @@ def assemble(settings: Settings) -> Components:
     """Return the task, model and recipe of a configuration, after checking that they fit together."""
     from lra.mixers._backend import scan_of
 
-    with configure.blamed("task", settings.task):  # an error in the constructor of a user's task names its line
+    with configure.blamed("task", settings.task):  # an error in a user's task becomes a UserError with file and line
         builder = configure.build(settings.task, "task", kind=TaskBuilder)()
     builder, recipe = builder.at(DataConfig.of(settings)), settings.train
     model = architecture(settings.attention, settings.model, recipe)
@@ -106,7 +106,11 @@ def without_memory(compute: Callable[[], Value]) -> Value:
 
 
 def _pretraining(settings: Settings, options: Pretrain, components: Components, final: "Model") -> PretrainingPhase:
-    """Return the pretraining phase. Raises UserError if it would not provide a weight that `final` needs."""
+    """Return the pretraining phase.
+
+    Raises:
+        UserError: `init` is set, too, or pretraining would not provide a weight that `final` needs.
+    """
     if settings.init is not None:
         raise UserError("pretrain, init: both set the initial weights; use init=scratch or pretrain=none")
     recipe = parsed(Recipe, {**asdict(settings.train), **options.train}, "pretrain.train.")
@@ -163,7 +167,7 @@ def architecture(
 ) -> "Callable[[TaskSpec], Model]":
     """Return a function that builds the configured model for the spec of a task.
 
-    With a recipe, the model freezes the groups in `recipe.freeze` and checks the names in `recipe.groups`.
+    With a recipe, that function also freezes the groups in `recipe.freeze` and checks the names in `recipe.groups`.
     """
     from lra.mixers.base import Mixer
     from lra.network.model import Model

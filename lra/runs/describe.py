@@ -153,8 +153,8 @@ def random_split(spec: TaskSpec, examples: int, seed: int) -> Split:
     rng, length = streams.generator(seed, "check"), spec.max_len
     answers = rng.integers(0, spec.classes, examples if spec.objective == "classify" else examples * length)
     document = {
-        # One document, which all examples share, so that long sequences need no memory for each example. Windows of a
-        # language model start at its first `examples` tokens.
+        # One document, which all examples share, so that long sequences need no memory for each example. Example i of
+        # a language model is the window that starts at token i.
         "tokens": rng.integers(1, spec.vocab_size, length + examples, dtype=np.uint16),
         "offsets": np.array([0, length]),
         "index": np.zeros(examples * spec.documents, dtype=int),

@@ -44,8 +44,8 @@ def keep_memory() -> None:
     # By default oneDNN, and PyTorch's cache above it, store half a megabyte for each of the last 1,024 shapes of a
     # product. Micro-batches of real text rarely have equal shapes, and the stored blocks fragment the memory between
     # large tensors: a text run at the published width used 2.7 GB after 24 steps and 7 GB within an hour. With 64
-    # shapes it uses 1.3 GB from step 10 to 36, and 3.3 GB in evaluations of 32 reviews at once. Both caches read their
-    # variable at the first product.
+    # shapes the run uses 1.3 GB from step 10 to 36, and 3.3 GB in evaluations of 32 reviews at once. Each cache reads
+    # its variable at the first product.
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, "64")
 

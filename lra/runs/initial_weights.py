@@ -137,7 +137,7 @@ def pretrain(job: Job, phase: PretrainingPhase, trainer: Trainer, device: str, s
 def _pretrain(
     pretraining: Job, options: Pretrain, task: Task, name: str, device: str, stop: StopFlag
 ) -> dict[str, Any]:
-    """Pretrain on the training inputs of `task`, save the best weights under the digest `name`, return the summary."""
+    """Pretrain on the training inputs of `task`, save the best weights, return the summary with the digest `name`."""
     started, settings, folder = provenance.now(), pretraining.settings, pretraining.folder
     inputs = options.task(task, settings.seed)
     if distributed.is_main():

@@ -2,10 +2,10 @@
 
 No result depends on a logger. If one fails, a line is printed, and the run continues with its other loggers.
 
-A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`. Its attribute `files` is a pattern
-of the files that it writes into a run's folder. A resumed run starts its loggers again and logs every line again, so a
-logger must replace or skip what an earlier process logged. A finished run is logged only to loggers that have no files
-in its folder.
+A logger is any class with the methods `start`, `log` and `finish` of `TensorBoard`. A logger that writes files into
+a run's folder has an attribute `files`, a glob pattern for them. A resumed run starts its loggers again and logs every
+line again, so a logger must replace or skip what an earlier process logged. A finished run is logged only to loggers
+that have no files in its folder.
 """
 
 import json
@@ -69,7 +69,7 @@ class TensorBoard:
 
 @dataclass(kw_only=True)
 class Wandb:
-    """Logger that writes a Weights & Biases run, by default offline into the run's folder; `wandb sync` uploads it."""
+    """Logger for Weights & Biases; by default it writes logs, which `wandb sync` uploads, into the run's folder."""
 
     files: ClassVar = "wandb/*run-*"
     mode: Literal["offline", "online", "shared", "disabled"]
@@ -178,7 +178,7 @@ class Loggers:
         return True
 
     def tested(self, score: dict[str, Any], baseline: tuple[str, float] | None) -> None:
-        """Store a test score from the record and (name, value) of the best baseline, for the loggers' `finish`."""
+        """Store for the loggers' `finish` a test score, as in the record, and the best baseline (name, value)."""
         self._step = score["step"]
         self._test = _finite({f"test/{name}": score[name] for name in ("accuracy", "loss")})
         if baseline is not None:

@@ -22,7 +22,7 @@ from lra.runs.build import Job, assemble
 from lra.runs.run_folder import RunFolder
 from lra.runs.settings import RESULT_KEYS, Settings
 
-RERUNS = "reruns"  # default results folder of reruns
+RERUNS = "reruns"  # folder in which `default_out` puts the results folders of reruns
 RESULTS = ("status", "test", "validation", "parameters", "tokens", "task")  # record entries that a rerun must reproduce
 MACHINE = ("python", "threads", "cpu", "cpu_model", "instructions", "device", "backend", "products", "precision")
 CONDITIONS = ("commit", "dirty", "packages", *MACHINE)  # provenance entries whose differences are printed
@@ -37,10 +37,10 @@ def rerun(path: Path, current: Settings, default_out: bool = False) -> bool:
         path: a run's folder or its `record.json`, or `FOLDER/runs.jsonl/RUN`.
         current: settings of this command, which give what a record lacks, such as folders and packages, and the device
             unless it is `auto`.
-        default_out: write to `reruns/NAME` instead of `current.out`, where NAME is the run's results folder.
+        default_out: write to `reruns/NAME` instead of `current.out`, where NAME is that of the run's results folder.
 
     Returns:
-        True if the evaluations and the compared entries of both records are equal.
+        True if both runs have equal evaluations, and their records equal `comparable_results`.
 
     Raises:
         UserError: the run cannot be read or trained, its code or data have changed, or it was rerun before.
@@ -146,7 +146,7 @@ def _job(earlier: RunRecord, path: Path, settings: Settings) -> Job:
 
 
 def _levels(run: RunRecord) -> int:
-    """Return the number of folder names in the path of a run's folder below the results folder."""
+    """Return the number of folder names in a run's path relative to its results folder."""
     return 5 + bool(run.settings)  # task, protocol, attention, variant, settings if any, seed
 
 

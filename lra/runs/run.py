@@ -197,7 +197,7 @@ def _recorded(job: Job, folder: RunFolder, device: str, stop: StopFlag, attempt:
 
 
 def _conditions(job: Job, device: str) -> dict[str, Any]:
-    """Return backend and, on a CPU, library of products for the record. Raises UserError if either cannot run here."""
+    """Return backend and, on a CPU, library of matrix products. Raises UserError if either cannot run here."""
     if device != "cpu":
         return job.components.backend(device)
     asked = job.settings.products
@@ -277,7 +277,8 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
 def _evaluate_on_test(job: Job, trainer: Trainer) -> tuple[dict[str, Any], Predictions | None]:
     """Test the last weights and those of the best validation, and leave the selected ones in the model.
 
-    Return the scores by selection rule, and the predictions of the selected weights, None if the metric is no accuracy.
+    Return the scores by selection rule, and the predictions of the selected weights (None if the
+    metric is not accuracy).
     """
     task, model, recipe, precision = trainer.task, trainer.model, trainer.recipe, trainer.precision
     best_step, last_step = trainer.best["step"], trainer.step

@@ -104,7 +104,7 @@ class RunFolder:
         changes = [] if there is None else config_differences(there, self.settings, allowed)
         if run is not None and run.status == Status.FINISHED and not changes:
             # Compare the data of finished runs only: `resume` compares those of a paused run. They can differ only if
-            # they come from files or code of the user, so that a sweep over lra's own tasks prepares nothing here.
+            # they come from files or code of the user, so a sweep over lra's own tasks prepares no data here.
             key = self.settings.config_key
             if "code" in key or record.without_paths(key)["task"] != self.settings.task:
                 builder = configure.build(self.settings.task, "task", kind=TaskBuilder)()

@@ -18,7 +18,8 @@ def training_tokens(components: Components) -> int:
 class SweepTime:
     """Estimator of a sweep's time.
 
-    It prints the estimate after some seconds of the first run, and stops the sweep if the estimate exceeds `max_hours`.
+    It prints the estimate after some seconds of the first run, and stops the sweep if the estimate exceeds `max_hours`
+    and `sweep_minutes` is not set.
     """
 
     def __init__(self, job: Job) -> None:

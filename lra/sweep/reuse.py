@@ -21,8 +21,8 @@ def reuse_kept_runs(plan: Plan) -> None:
     """Copy kept runs that equal planned ones into the results folder, so that the sweep does not train them again.
 
     Kept runs are read from the `runs.jsonl` of the folder `kept` and from that of the results folder. A kept run equals
-    a planned one if configuration, code and task version are equal, and also the data, which are compared only if other
-    runs will train on them.
+    a planned one if configuration, code, task version and data are equal; the data are compared only if other runs of
+    the plan will train on them.
     """
     by_data = defaultdict(list)
     for row in plan.rows:

@@ -1,4 +1,4 @@
-"""Find the files of each split: a file or shards named after it, a folder per split, or a data set on the hub."""
+"""Find the files of each split; `task.data` names files, a folder of files, or a data set on the hub."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from lra.datasets import hub
 from lra.datasets.builder import FromSource
 from lra.datasets.cache import SPLITS
 
-# for each split, the accepted names of its files (without suffix), of its folder, and of a split on the hub
+# for each split, the accepted names of its files (without suffix), of its folder, and of the same split on the hub
 STEMS = {"train": ("train",), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test",)}
 OF_DATASETS = ("state.json", "dataset_info.json", "dataset_dict.json")  # metadata files of `save_to_disk`
 SHARD = re.compile(r"(.+)-\d+-of-(\d+)")  # such as train-00000-of-00004, without the suffix
@@ -18,7 +18,7 @@ SHARD = re.compile(r"(.+)-\d+-of-(\d+)")  # such as train-00000-of-00004, withou
 Data = str | dict[str, str]
 """A folder, a file, a file for each split (only train is required), or a data set of the hub."""
 Paths = dict[str, list[Path]]
-"""Files of each split, by its name; a split without files has no entry."""
+"""Files of each split, by the name of the split; a split without files has no entry."""
 
 
 def files_of(builder: FromSource, data: Data) -> Paths:
@@ -49,7 +49,7 @@ def files_of(builder: FromSource, data: Data) -> Paths:
 def _in_folder(folder: Path, split: str) -> list[Path]:
     """Return the files of a split in a folder or in its subfolder `data`; [] if there are none.
 
-    These are one file, several shards, or the files of one folder named after the split; case is ignored in names.
+    Names in STEMS (case is ignored) mark the split: one file, several shards, or one folder, whose files are returned.
     """
     found: dict[str, list[Path]] = {}
     for path in [*_visible(folder), *_visible(folder / "data")]:

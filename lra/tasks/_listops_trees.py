@@ -2,8 +2,8 @@
 
 With the default options the root is an operator; a node at depth 2 to 9 is an operator with probability 1/4, else a
 digit; a node at depth 10 is a digit; operators have 2 to 10 arguments. LRA's generator is recursive and unseeded. The
-generator in this module draws a whole level of many trees at once, from raw Philox bits and with integer arithmetic
-only, so that a seed gives the same bytes on every machine.
+generator in this module draws a whole level of many trees at once, from raw Philox bits and with exact arithmetic on
+integers, so that a seed gives the same bytes on every machine.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ def generate(
     done = fruitless = 0
     chunks = in_order(partial(chunk, seed=seed, **bounds), zip(count(), strict=True), workers)
     for tokens, lengths, labels, digests in chunks:
-        # True for trees whose digest was not seen before [n]; `seen.add`, which returns None, records the digest.
+        # [n]: True for trees whose digest was not seen before; `seen.add`, which returns None, records the digest.
         fresh = np.array([name not in seen and not seen.add(name) for name in digests], dtype=np.bool_)  # type: ignore[func-returns-value]
         fresh &= np.cumsum(fresh) <= total - done
         fruitless = 0 if fresh.any() else fruitless + 1
@@ -97,8 +97,9 @@ Level = tuple[np.ndarray, np.ndarray]
 def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: int, max_args: int) -> list[Level]:
     """Draw the trees of a chunk level by level, and return the levels of the trees with a length within bounds.
 
-    A node is drawn from one random 64-bit number: bits 0-1 decide if it is an operator, bits 2-3 choose the operator,
-    and the upper 32 bits, scaled to the range, are its digit or its number of arguments (bias below 3e-9).
+    A node is drawn from one random 64-bit number: bits 0-1 decide if it is an operator (except on the first and on the
+    last level), bits 2-3 choose the operator, and the upper 32 bits, scaled to one of k values, are its digit or its
+    number of arguments (bias below k / 2^32).
     """
     trees = np.arange(TREES_PER_CHUNK)  # [n]: index of the tree of each node of the level; level 1 has the roots
     lengths = np.zeros(TREES_PER_CHUNK, dtype=np.int64)
@@ -123,13 +124,13 @@ def _grow(bits: np.random.Philox, min_length: int, max_length: int, max_depth: i
         pending = np.bincount(trees, weights=arguments, minlength=TREES_PER_CHUNK).astype(np.int64)
         alive = lengths + pending < max_length  # drop long trees before their children use memory
         trees = np.repeat(trees, np.where(alive[trees], arguments, 0))
-        lengths[lengths + pending >= max_length] = max_length  # marks the tree as too long for `keep`
+        lengths[lengths + pending >= max_length] = max_length  # so that `keep` excludes these trees
     keep = (lengths > min_length) & (lengths < max_length)
     return [(symbol[keep[tree]], arguments[keep[tree]]) for tree, symbol, arguments in drawn]
 
 
 def _fold(levels: list[Level]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the length in tokens and the value of every node, one array [n] per level, computed from the leaves up."""
+    """Return the lengths in tokens and the values of the nodes: two lists with one array [n] per level, roots first."""
     sizes: list[np.ndarray] = []
     values: list[np.ndarray] = []
     for symbol, arguments in reversed(levels):
@@ -149,7 +150,7 @@ def _fold(levels: list[Level]) -> tuple[list[np.ndarray], list[np.ndarray]]:
 def _apply(operator: np.ndarray, operands: np.ndarray, starts: np.ndarray, arguments: np.ndarray) -> np.ndarray:
     """Return the value of each operator [n], applied to its operands; a median that ends in .5 is rounded down.
 
-    The operands of an operator are consecutive in `operands`, from its index in `starts` [n] on.
+    Operator i has `arguments[i]` consecutive operands in `operands`; the first of them has the index `starts[i]`.
     """
     counts = np.bincount(
         np.repeat(np.arange(len(operator)), arguments) * 10 + operands, minlength=10 * len(operator)

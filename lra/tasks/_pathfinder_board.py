@@ -22,7 +22,8 @@ MARKER = 100  # contrast of a marker in percent
 class Snakes(NamedTuple):
     """One snake in each of n images: positions [n, S, 2] and turns [n, S] of its paddles, pivot [n, 2] of the last.
 
-    The position of a paddle is its start point; its pivot is the centre of the circle on which the next paddle starts.
+    The position of a paddle is its start point: for a first paddle its rear end, for later paddles the front end. The
+    pivot of a paddle lies behind its rear end, at the distance of the margin.
     """
 
     positions: np.ndarray
@@ -42,7 +43,7 @@ class Board:
         window: side of the window in pixels, without the rim.
         style: sprites of the paddles of the snakes.
         mask: occupancy [n, side, side] uint8, 0 to 255, with side = window + 2 * rim.
-        near: `mask` dilated by the margin of the paddles [n, side, side] uint8; 255 in the rim.
+        near: [n, side, side] uint8, `mask` dilated by the margin of the paddles, and 255 in the rim.
     """
 
     window: int

@@ -41,7 +41,7 @@ class Design:
         seed_distance: distance in pixels between the first paddles of the two snakes.
         paddle_length: length of a paddle in pixels.
         paddle_thickness: thickness of a paddle in pixels, a multiple of 0.5.
-        paddle_margins: number of free pixels around a paddle; one of these values is drawn for each image.
+        paddle_margins: numbers of free pixels around a paddle; for each image one of these numbers is drawn.
         continuity: straightness of snakes; the larger it is, the smaller are the angles between consecutive paddles.
         marker_radius: radius of a marker in pixels.
         contour_length: number of paddles of a snake.
@@ -71,9 +71,9 @@ class Images(NamedTuple):
 
     Attributes:
         pixels: grey values [n, W, W] uint8.
-        labels: 1 if both markers are on one snake, else 0 [n].
-        attributes: distance between the markers in pixels, number of distractors placed, and length in pixels of the
-            snake with the first marker [n, 3].
+        labels: array [n], 1 if both markers are on one snake, else 0.
+        attributes: array [n, 3] with the distance between the markers in pixels, the number of distractors placed, and
+            the length in pixels of the snake with the first marker.
     """
 
     pixels: np.ndarray
@@ -120,7 +120,7 @@ def _drawn(
     rim = style.rim
     ends = np.stack([start, end], axis=1)  # [n, 2, 2]
     pixels = marked(canvas[:, rim:-rim, rim:-rim], ends, design.marker_radius)
-    # [n, S, 2]: from marker to marker, then from paddle to paddle of the snake with the first marker.
+    # [n, S, 2]: the step from marker to marker, then the steps between the paddles of the snake with the first marker.
     steps = np.concatenate([(end - start)[:, None], np.diff(positions[rows, origins], axis=1)], axis=1)
     # [n, S]: whole numbers, in units of 1/256 pixel, so that their sums are equal on all machines.
     lengths = np.rint(256 * np.sqrt((steps**2).sum(axis=-1))).astype(np.int64)
@@ -167,7 +167,7 @@ def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list
     if design.window <= 2 * edge:
         raise UserError(
             f"pathfinder: no first paddle fits {edge} pixels (twice task.seed_distance) away from the edges of "
-            f"{design.window} pixels (task.window)"
+            f"a window of {design.window} pixels (task.window)"
         )
     turns = np.stack([draws.below(DEGREES, n), draws.below(DEGREES, n)], axis=1)
     first = edge + draws.below(design.window - 2 * edge, n, 2)
@@ -185,8 +185,8 @@ def _seeds(draws: Draws, design: Design, board: Board) -> tuple[np.ndarray, list
 def _extended(draws: Draws, board: Board, rows: np.ndarray, snake: Snakes) -> tuple[np.ndarray, Snakes]:
     """Return the indices of the snakes with room for another paddle, and these snakes with the paddle added.
 
-    The new paddle is not yet drawn into the mask of the board, because the next paddle would touch it. Instead, the
-    paddle before it is drawn.
+    The new paddle is not yet drawn into the mask of the board, because the next paddle would touch it. This call draws
+    the previous paddle instead.
     """
     style, rim = board.style, board.style.rim
     pivots = snake.pivot + style.ahead[snake.turns[:, -1]]
@@ -243,7 +243,7 @@ def _beginnings(draws: Draws, board: Board, rows: np.ndarray, turns: np.ndarray)
     placed = free.any(axis=1)
     lost = np.flatnonzero(~placed)  # paddles that fit at none of the guesses
     grid = np.argwhere(np.ones((board.window, board.window), dtype=bool))  # [W * W, 2]: all positions
-    owners, choices = np.divmod(np.arange(len(lost) * len(grid)), len(grid))  # pairs of lost paddle and pixel
+    owners, choices = np.divmod(np.arange(len(lost) * len(grid)), len(grid))  # each lost paddle with each position
     free = np.flatnonzero(_fits(board, rows[lost[owners]], turns[lost[owners]], grid[choices]))
     counts = np.bincount(owners[free], minlength=len(lost))  # [lost]: number of positions where each paddle fits
     some = np.flatnonzero(counts)

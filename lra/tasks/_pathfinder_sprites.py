@@ -70,22 +70,22 @@ def shrunk(images: np.ndarray, side: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Paddles:
-    """Sprites of paddles with the same margin in A directions, and displacements from one paddle to the next.
+    """Sprites of paddles in A directions, all with one margin, and displacements from one paddle to the next.
 
     Legend: P side of a paddle's sprite in pixels, Q = P + 2 * margin.
 
     Attributes:
         margin: number of free pixels around a paddle.
-        line, mask: sprites without and with the margin, centred on the start point of the paddle [A, P, P] uint8.
-        near: `mask` dilated by the margin [A, Q, Q] uint8.
-        room: maximum value of each pixel of a board's mask at which a paddle does not touch it [A, P, P] uint8.
-        points: possible start points of the next paddle, relative to its pivot [K, 2].
-        head, first: displacements from the start point of a first paddle to its other end, and to its pivot [360, 2].
-        ahead: displacements from the pivot of a paddle to the pivot of the next [A, 2].
-        second: displacements from the start point of the first snake to that of the second [360, 2], not rounded.
-        weights: relative probabilities of the next direction, WEIGHT for straight on [A, K].
-        seen: displacements from the start point of a first paddle to the pixels that must be free [360, S, 2]; some are
-            repeated, so that every direction has S of them.
+        line, mask: sprites [A, P, P] uint8 without and with the margin, centred on the start point of the paddle.
+        near: sprites [A, Q, Q] uint8: `mask` dilated by the margin.
+        room: maximum value [A, P, P] uint8 of each pixel of a board's mask at which a paddle does not touch this mask.
+        points: possible start points [K, 2] of a later paddle, relative to the pivot of this paddle.
+        head, first: displacements [360, 2] from the start point of a first paddle to its other end, and to its pivot.
+        ahead: displacements [A, 2] from the pivot of a paddle to the pivot of the next.
+        second: displacements [360, 2], not rounded, from the start point of the first snake to that of the second.
+        weights: relative probabilities [A, K] of the next direction; straight on has the weight WEIGHT.
+        seen: displacements [360, S, 2] from the start point of a first paddle to the pixels that must be free; some are
+            repeated, so that every direction has S displacements.
     """
 
     margin: int

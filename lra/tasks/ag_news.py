@@ -92,7 +92,7 @@ class AgNews(FromSource):
 
     @property
     def _vocab_file(self) -> Path | None:
-        """WordPiece vocabulary file: `vocab` if it is set, else the one in the data folder, else None."""
+        """WordPiece vocabulary file: `vocab`, else the one in the data folder; None if there is neither, or for BPE."""
         if self.vocab is not None:
             return expanded(self.vocab, "task.vocab")
         return None if self.tokenizer == "bpe" else self.first(*VOCABULARIES)

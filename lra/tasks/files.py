@@ -72,8 +72,8 @@ class Files(FromSource):
     Args:
         data: a folder, one file, or a file for each split; `hf:NAME` or `hf:NAME:CONFIGURATION` is a data set that
             `datasets.load_dataset` loads.
-        val: fraction of each class of train that is held out for validation if there is no validation file.
-        test: fraction of each class of train that is held out for test if there is no test file.
+        val: fraction of each class of train that is held out for validation if no validation file has labels.
+        test: fraction of each class of train that is held out for test if no test file has labels.
         text: column of the texts, or of lists of token ids.
         text2: column of the second text of pairs.
         label: column of the classes.
@@ -329,8 +329,8 @@ def scan(path: Path, columns: Columns) -> dict[str, Any]:
     """Return a summary of a file.
 
     Returns:
-        `labels`: `file:line` of the first row with each label; `texts`: number of texts of a row; `largest`: largest
-        token id, or None for texts.
+        `labels`: location (as in errors) of the first row with each label; `texts`: number of texts of a row;
+        `largest`: largest token id, or None for texts.
     """
     labels: dict[str, str] = {}
     texts, largest = 0, None

@@ -71,8 +71,8 @@ class Image(FromSource):
     def fill(self, source: Source, writers: dict[str, Writer], folder: Path) -> dict[str, Any]:
         copies, read = source.name == COPIES, source.read()
         pixels, labels = read["train"]
-        # The validation split is the last tenth of train. The copies are not in the official order, so from them
-        # a random tenth of each class is taken.
+        # The validation split of the data on the hub is the last tenth of train. The copies are not in the official
+        # order, so a random tenth of each class is taken from them.
         held = held_out(labels) if copies else np.arange(len(labels)) >= len(labels) - len(labels) // 10
         splits = {"train": (pixels[~held], labels[~held]), "val": (pixels[held], labels[held]), "test": read["test"]}
         for split, (pixels, labels) in splits.items():

@@ -246,7 +246,7 @@ def _starts(split: Split, count: int) -> np.ndarray:
 
 
 def depths(split: Split) -> np.ndarray:
-    """Return the number of levels of each expression's tree [n]; a single digit has one level."""
+    """Return the number of levels [n] of each expression's tree; a single digit has one level."""
     steps = np.zeros(VOCABULARY, dtype=np.int8)
     steps[[IDS[word] for word in OPERATORS]] = 1
     steps[IDS[CLOSE]] = -1

@@ -45,7 +45,7 @@ class Memorise(Probe):
         return (self.vocabulary - 1) // 2
 
     def values(self) -> np.ndarray:
-        """Return the token id of the value of each key [keys]; all values are different."""
+        """Return an array [keys]: the token id of each key's value; all values are different."""
         return 1 + self.keys + Draws(self.seed, TABLE).subsets(self.vocabulary - 1 - self.keys, 1, self.keys)[0]
 
     def draw(self, draws: Draws, rows: int, *, train: bool) -> Examples:
@@ -158,7 +158,7 @@ class Recall(Probe):
         return tokens[:, :-1], np.where(answers > 0, answers, -1)[:, 1:]
 
     def _pair(self, key: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """Return the tokens of a key and its value [rows, pair_size]; tokens that are not used are 0."""
+        """Return the tokens [rows, pair_size] of keys and their values; tokens that are not used are 0."""
         return np.concatenate([key, np.where(value > 0, value + self.keys, 0)], axis=1)
 
     @staticmethod

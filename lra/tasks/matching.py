@@ -60,8 +60,8 @@ class Pairs(ByteTexts):
 class Matching(Pairs):
     """Builder of a task with Long Range Arena's pairs, new_aan_pairs.{train,eval,test}.tsv of lra_release.gz.
 
-    A line is label, id1, id2, text1, text2, without a header; quotes are ordinary bytes. Texts are used as they are in
-    the files: Python literals of byte strings, b'...', with their escapes.
+    The files have no header; a line is label, id1, id2, text1, text2. Quotes are ordinary bytes. Texts are used as they
+    are in the files: Python literals of byte strings, b'...', with their escapes.
     """
 
     name = "matching"
@@ -81,7 +81,7 @@ class Matching(Pairs):
                 self.config,
                 "the AAN pairs of Long Range Arena",
                 wants="tsv_data of the unpacked lra_release.gz (7.7 GB); or use the smaller task=acl_matching",
-                reason="it is not on the Hugging Face hub",
+                reason="they are not on the Hugging Face hub",
             )
         return of_splits(files["train"].name, files, _pairs_of)
 

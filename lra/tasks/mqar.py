@@ -78,7 +78,7 @@ class Mqar(Probe):
 
 
 def _asked(split: PositionLabels) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distance of each query from its pair [m], and the number of pairs of its example [m]."""
+    """Return the distances [m] of queries from their pairs, and the numbers of pairs [m] of the queries' examples."""
     tokens, examples = grid(split)
     queried = tokens[examples, split.positions]
     pairs = split.counts(examples)

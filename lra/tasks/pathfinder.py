@@ -68,7 +68,7 @@ class Paths(TaskBuilder):
         return None if train.attributes is None else by_distance(train, test)
 
     def baselines(self, splits: Splits) -> dict[str, float]:
-        """Return test accuracies (percent) of the majority class, the nearest centroid and the marker distance."""
+        """Return test accuracies (percent) of the majority class, nearest centroid and, if known, marker distance."""
         train, test = splits["train"], splits["test"]
         scores = {"majority class": majority(train, test), "nearest centroid": nearest_centroid(train, test)}
         if train.attributes is not None:

@@ -32,7 +32,7 @@ Entry = tuple[Path, int]
 
 @dataclass(kw_only=True)
 class PathfinderFiles(Paths, FromSource):
-    """Builder of a task with the pictures of a folder, in the order in which its metadata files list them.
+    """Builder of a task with the pictures listed in a folder's metadata files, in this order unless `split` is `s4`.
 
     Args:
         folder: path of a folder of the release, relative to the working directory or to the data folder, or absolute.

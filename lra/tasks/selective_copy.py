@@ -19,9 +19,9 @@ from lra.datasets.splits import PositionLabels
 
 @dataclass(kw_only=True)
 class SelectiveCopy(Probe):
-    """Builder of the probe; an example has tokens and blanks, a copy sign, and positions where tokens are repeated.
+    """Builder of the probe; an example has tokens among blanks, a copy sign, and one blank for each answer.
 
-    Each blank is placed before a uniformly drawn token, so that no blank follows the last token.
+    Each blank among the tokens precedes a uniformly drawn token, so that the copy sign directly follows the last token.
 
     Args:
         length: number of positions of a sequence.

@@ -30,12 +30,12 @@ WANTS = "imdb/train.jsonl[.xz] and imdb/test.jsonl[.xz] with the fields label, t
 LICENCE = "none stated; a research data set, cite Maas et al. 2011"
 
 Examples = list[tuple[bytes, int]]
-"""Texts and labels of a split, sorted by their bytes."""
+"""Texts and labels of a split, sorted by the bytes of the texts."""
 
 
 @dataclass(kw_only=True)
 class ByteTexts(FromSource):
-    """Base class of builders of tasks with two classes of texts, or of pairs of texts, as bytes (id = byte + 1).
+    """Base class of builders of tasks with two classes; an example is a text or two texts, as bytes (id = byte + 1).
 
     Args:
         max_length: maximum number of bytes of a text; longer texts are cut at the right.

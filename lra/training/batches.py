@@ -126,7 +126,7 @@ class MicroBatch:
     indices: np.ndarray  # [m] indices of its examples in the batch
     tokens: np.ndarray  # [m P, length]
     targets: np.ndarray  # [m] classes, [m, length] next tokens, or one per scored position
-    scored: np.ndarray | None  # positions that are scored, see `Split.scored`
+    scored: np.ndarray | None  # flat indices of scored positions in `tokens`; None: all or none (`Split.scored`)
     lengths: np.ndarray  # [m P] number of tokens of each document
 
     @property

@@ -57,7 +57,7 @@ def probe(model: Model, split: Split, examples: int, *, precision: Precision) ->
 
 @torch.no_grad()
 def _inside(block: Block, x: Tensor, key_mask: Tensor | None) -> dict[str, float | None]:
-    """Return all measurements of a block but `gradient_norm`, at the real positions of its input x [B, N, D]."""
+    """Return all measurements of a block except `gradient_norm`, at the real positions of its input x [B, N, D]."""
     real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if key_mask is None else key_mask
     mixer, seen = block.mixer, block.mixer_input(x, key_mask)
     numbers: dict[str, float | None] = {

@@ -101,7 +101,7 @@ def add_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
 
 
 def first_from_any_rank(value: Value | None) -> Value | None:
-    """Return the value of the first rank whose value is not None, on every rank."""
+    """Return, on every rank, the value of the first rank whose value is not None; None if no rank has one."""
     if count() == 1 or all_reduce_sum(value is not None) == [0]:
         return value
     # Objects travel by pickle and cost two collectives, so the sum above first asks whether any rank has a value.

@@ -5,7 +5,7 @@ from typing import Any
 
 from lra.training.recipe import Recipe
 
-REACHED = (50, 90, 99)  # validation accuracies in percent; the first step that reaches each of them is recorded
+REACHED = (50, 90, 99)  # validation accuracies in percent; with a goal, the first step to reach each is recorded
 GOALS = 2  # number of consecutive evaluations at `train.goal` that solve a task
 STATE = ("step", "why", "at_goal", "progress", "reached")  # attributes saved in checkpoints
 
@@ -28,9 +28,9 @@ class StoppingRule:
     """Early-stopping rule of a training.
 
     A task is solved at a validation accuracy of `train.goal` in two consecutive evaluations. Progress is a better
-    validation score or, with `train.progress`, an error that has dropped by more than this fraction since the last
-    progress. After `train.patience` evaluations without progress the training ends with `train.cooldown` steps of a
-    falling learning rate.
+    validation score; if `train.progress` is set, it is instead an error that has dropped by more than this fraction
+    since the last progress. If there is none for `train.patience` evaluations after the warm-up, the training
+    ends with `train.cooldown` steps of a falling learning rate.
 
     Attributes:
         step: number of steps after which the training ends.

@@ -67,7 +67,7 @@ class Score:
 class Predictions:
     """Predicted classes [n] of a split.
 
-    A prediction with an output that is not finite is stored as the number of classes, which is no class.
+    Classes are numbered from 0. A prediction with an output that is not finite is stored as the number of classes.
     """
 
     def __init__(self, count: int) -> None:

@@ -233,7 +233,7 @@ class Trainer:
         self.output.log(self.lines[-1])
 
     def read_losses(self, leave: int = 0) -> Tokens:
-        """Read the losses of all updates but the last `leave`, and return the tokens of these updates.
+        """Read the unread losses except those of the last `leave` updates; return the tokens of the updates read.
 
         Raises:
             Diverged: a loss or gradient is not finite; `step` is then the number of updates before it.
