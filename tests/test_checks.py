@@ -182,6 +182,12 @@ def test_a_broken_mixer_is_named(kind: str) -> None:
     assert "position" in broken[0].case or "made" in broken[0].case
 
 
+def test_a_difference_with_a_number_that_is_not_finite_is_infinite() -> None:
+    subject, infinite = checks.Subject(CLASSES["IgnoresKeys"], shape(), lengths=(2,)), torch.tensor([torch.inf, 1])
+    for other in (infinite, torch.zeros(2), torch.tensor([torch.nan, 1])):
+        assert subject.difference(infinite, other) == subject.difference(other, infinite) == torch.inf
+
+
 def test_unused_projections_are_named() -> None:
     """They fail no check, but their parameters count and are never trained."""
     results = list(checks.run_checks(checks.Subject(CLASSES["IgnoresKeys"], shape(), lengths=(2,))))

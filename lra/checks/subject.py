@@ -3,6 +3,7 @@
 Shapes: B documents, L positions, D width.
 """
 
+import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -71,7 +72,8 @@ class Subject:
         if not expected.numel():
             return 0.0
         largest = (expected - other).abs().max().nan_to_num(nan=torch.inf, posinf=torch.inf).item()
-        return 0.0 if largest <= self.tolerance * expected.abs().max().item() else largest
+        # The bound is infinite if an expected value is.
+        return 0.0 if largest <= self.tolerance * expected.abs().max().item() and largest < math.inf else largest
 
     def compare(self, expected: Tensor, other: Tensor, what: str, hint: str = "") -> None:
         """Raise CheckFailed, with `what` as the start of the message, if two tensors differ beyond the tolerance."""

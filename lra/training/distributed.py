@@ -34,8 +34,8 @@ def started_with() -> int:
         return 1
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing or not number.isdecimal():
-        names = ", ".join(missing or VARIABLES[1:])
-        raise UserError(f"WORLD_SIZE={number}: expected a number, with {names} set; use torchrun, or unset WORLD_SIZE")
+        wanted = f"{', '.join(missing)} set as well" if missing else "a whole number"
+        raise UserError(f"WORLD_SIZE={number}: expected {wanted}; use torchrun, or unset WORLD_SIZE")
     return int(number)
 
 
