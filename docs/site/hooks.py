@@ -126,12 +126,21 @@ def attentions() -> dict[str, str]:
         chosen = {key: value for key, value in node.items() if not key.startswith("_")}
         layers[name] = lra.attention(name, width=64, heads=4, max_len=1024, options=chosen)
     costs = json.loads((RESULTS / "bench/bench.json").read_text())["attentions"]["rows"]
-    cells = [(folder, column.name, cell) for folder, report in reports().items()
-             for column in report.columns for cell in column.cells if not cell.settings]  # fmt: skip
+    cells = [
+        (folder, column.name, cell)
+        for folder, report in reports().items()
+        for column in report.columns
+        for cell in column.cells
+        if not cell.settings
+    ]
     known = Published()
-    published = [(source.name, known.systems[row], task, value) for source in known.sources
-                 for row, best in source.best.items() if row in known.systems
-                 for task, value in best.items()]  # fmt: skip
+    published = [
+        (source.name, known.systems[row], task, value)
+        for source in known.sources
+        for row, best in source.best.items()
+        if row in known.systems
+        for task, value in best.items()
+    ]
     values = {"costs": costs, "titles": titles(), "cells": cells, "published": published}
     pages = {"attentions/all.md": rendered("attentions.md", layers=layers)}
     for name, layer in layers.items():
