@@ -44,7 +44,7 @@ class Packed:
         of_document = np.arange(len(owner)) - first_chunk[owner]  # [C] index of a chunk in its document
         position = of_document[:, None] * CHUNK + np.arange(CHUNK)  # [C, CHUNK]
         first_row = first_chunk * CHUNK  # [B]
-        # Pieces begin where documents begin and end; `unique` drops the empty padding after full last chunks.
+        # Pieces begin where documents begin and end; these places coincide if a last chunk is full, hence `unique`.
         pieces = np.unique(np.concatenate([first_row, first_row + lengths, [position.size]]))
         tensors = {
             "document": torch.from_numpy(np.repeat(owner, CHUNK).astype(np.int32)),

@@ -103,7 +103,7 @@ def refuse_conflicts(plan: Plan, to_do: list[tuple[PlannedCell, list[PlannedRun]
     refused: dict[Path, str] = {}
     columns: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in there:
-        if run.name not in names:  # runs that resume are no earlier runs
+        if run.name not in names:  # a run that this sweep will train is not an earlier run
             columns[tuple(getattr(run.record, key) for key in COLUMN)].append(run)
     for row, runs in to_do:
         if not runs or runs[0].settings.lacks_weights:

@@ -63,8 +63,9 @@ class StoppingRule:
             if self.progress is None or wrong < (1 - recipe.progress) * self.progress["wrong"]:
                 self.progress = {"step": step, "wrong": wrong}
             progress = self.progress["step"]
-        cooled = step + (recipe.cooldown or 0)  # a run with too few steps left for a cooldown takes all of them
-        # Decided once: later evaluations do not prolong the cooldown.
+        cooled = step + (recipe.cooldown or 0)
+        # Without room for a cooldown before the last step, the run goes on to that step. This is decided once: later
+        # evaluations do not prolong the cooldown.
         if self.why == "steps" and cooled < recipe.steps and self.out_of_patience(step, progress):
             self.step, self.why = cooled, "no progress"
 
