@@ -19,7 +19,7 @@ for part in listops/simple {text,$pairs}/$variants listops/simple_res,simple_res
     {listops,text,$pairs}/transformer {listops,text,$pairs}/"$others"; do
     status=0
     if [ -n "$minutes" ]; then
-        left=$((minutes - SECONDS / 60))
+        left=$((10#$minutes - SECONDS / 60)) # 10#: 08 is not octal
         [ $left -gt 0 ] || exit 75
     fi
     .venv/bin/lra-train experiment=table1 max_hours=null "task=${part%%/*}" "system=${part#*/}" "sweep_minutes=$left" "$@" \

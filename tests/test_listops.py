@@ -311,3 +311,8 @@ def test_a_script_without_a_guard_can_prepare_with_workers(tmp_path: Path) -> No
     )
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.stdout == f"once\n{[divmod(n, 3) for n in range(6)]}\n", done.stderr
+
+
+@pytest.mark.parametrize("text", ["5 6", "[MAX 1 2", "] 3", "[MAX [MIN 2 ] 3 ] 4"])
+def test_an_export_keeps_all_words_of_malformed_expressions(text: str) -> None:
+    assert [word for word in with_parentheses(text.split()).split() if word not in "()"] == text.split()

@@ -20,6 +20,7 @@ from lra.records import record
 from lra.records.names import PAGE, README, RUNS, SEEDS, SWEEP, TABLE, TABLE_TEX
 from lra.records.runs import keep_runs, read_runs
 from lra.reports import Report, write_report
+from lra.reports.frame import short_names
 from lra.reports.render import as_csv
 from lra.reports.statistics import compare, holm, not_above, summarise
 
@@ -209,11 +210,12 @@ def test_another_selection_rule_shows_its_results(folder: Path) -> None:
             "a column of the table but differ in config.protocol",
         ),
         ({"settings": {}, "seed": 1}, "have the same seed of one cell"),
+        ({**softmax(), "baselines": {"majority class": 1.0}}, "one result of the majority class, found"),
     ],
 )
 def test_runs_that_differ_in_more_than_a_table_shows_are_refused(tmp_path: Path, changes: dict, expected: str) -> None:
     put(tmp_path, 1, 37.0)
-    placed = {key: changes[key] for key in ("attention", "variant", "config") if key in changes}
+    placed = {key: changes[key] for key in ("attention", "variant", "config", "baselines") if key in changes}
     path = put(tmp_path, 2, 37.0, **placed)
     change(path, **{key: value for key, value in changes.items() if key not in placed})
     with pytest.raises(UserError, match=re.escape(expected).replace(r"\ but", ".*but")):
@@ -361,3 +363,8 @@ def test_a_record_is_written_as_it_is_read(folder: Path) -> None:
         record.write(path.parent, run.values())
         assert record.RunRecord.read(path) == run
         assert path.read_bytes() == before
+
+
+def test_tasks_of_one_report_have_different_short_names() -> None:
+    for tasks in (["reviews (a)", "reviews (b)", "reviews-2"], ["reviews-2", "reviews (a)", "reviews (b)"]):
+        assert len({*short_names(tasks, {}).values()}) == 3

@@ -87,9 +87,9 @@ def build(node: dict[str, Any], where: str, supplied: int = 0, kind: type | None
             raise UserError(
                 f"{name}: there is no module {error.name!r}; is it in this folder, or in PYTHONPATH?"
             ) from None
-    if not hasattr(module, attribute):
-        raise UserError(f"{name}: {module_name} has no {attribute!r}")
-    target = getattr(module, attribute)
+        if not hasattr(module, attribute):
+            raise UserError(f"{name}: {module_name} has no {attribute!r}")
+        target = getattr(module, attribute)
     if not isclass(target) or (kind is not None and not issubclass(target, kind)):
         raise UserError(f"{name}: expected a class{f' derived from {kind.__module__}.{kind.__name__}' if kind else ''}")
     chosen = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}

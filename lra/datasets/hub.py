@@ -106,7 +106,7 @@ def is_reachable() -> bool:
 def missing_data_error(config: DataConfig, what: str, wants: str, reason: str) -> UserError:
     """Return the error for data that are not in the data folder and could not be downloaded."""
     looked = f"not in {config.data_dir}" if config.data_dir else "no data folder is set (LRA_DATA=... or data_dir=...)"
-    return UserError(f"{what}: {looked}, and the download failed ({reason}). Put into the data folder: {wants}")
+    return UserError(f"{what}: {looked}, and not downloaded ({reason}). Put into the data folder: {wants}")
 
 
 def _ask() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 
 from lra.core.console import plural
-from lra.core.errors import printable
-from lra.reports.frame import CELL, COLUMN, declared_reference, present
+from lra.core.errors import UserError, printable
+from lra.reports.frame import CELL, COLUMN, MAJORITY, declared_reference, present
 from lra.reports.published import Published, PublishedTable
 from lra.reports.statistics import Comparison, compare, holm, summarise
 
@@ -59,7 +59,8 @@ class Cell:
         self.is_initialised = self.is_pretrained or any(config.get("init") for config in configs)
         # a Transformer as in publications: random initial weights, and all of them trained
         frozen = any(config.get("train", {}).get("freeze") for config in configs)
-        self.is_vanilla = (self.attention, self.variant) == VANILLA and not (self.is_initialised or frozen)
+        changed = self.is_initialised or frozen or not self.records
+        self.is_vanilla = (self.attention, self.variant) == VANILLA and not changed
         self.goal = self.records[0].goal if self.records else None  # all runs of a cell have one goal
         self.ran: int | None = None
         self.solved: int | None = None
@@ -142,7 +143,7 @@ class Column:
     """The results of all systems on one task under one protocol and selection rule.
 
     Raises:
-        UserError: if sweeps declared different references or margins.
+        UserError: if runs differ in the majority class, or sweeps declared different references or margins.
     """
 
     def __init__(self, frame: pd.DataFrame, published: Published) -> None:
@@ -157,6 +158,9 @@ class Column:
         # rounding, which depends on the processor, changes baselines that fit weights: take the best among the runs
         measured = pd.DataFrame([record.baselines for record in records], dtype=float)
         found = measured.min() if self.lower_is_better else measured.max()
+        if MAJORITY in measured and measured[MAJORITY].nunique() > 1:
+            values = ", ".join(f"{value:.2f}" for value in measured[MAJORITY].unique())
+            raise UserError(f"{self.task}: expected runs with one result of the majority class, found {values}")
         # a baseline of our runs replaces a published one of the same name
         self.baselines = dict(sorted((published.baselines.get(self.task, {}) | found.to_dict()).items()))
         self.notes = [f"data: {self.task}"] if self.task.casefold() != self.short.casefold() else []

@@ -3,9 +3,9 @@
 A run is missing if a sweep declared it but no such run exists. Missing runs have rows, too.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -150,13 +150,12 @@ def short_names(tasks: Iterable[str], titles: Mapping[str, str]) -> dict[str, st
     the same name, the second gets `NAME-2`, the third `NAME-3`.
     """
     names: dict[str, str] = {}
-    taken = Counter[str]()
     for task in tasks:
         base, _, note = task.partition(" (")
         suffix = "-short" if "length" in note else "-small" if note else ""
         name = titles.get(task) or (titles[base] + suffix if base in titles else base)
-        taken[name] += 1
-        names[task] = f"{name}-{taken[name]}" if taken[name] > 1 else name
+        candidates = (f"{name}-{number}" if number > 1 else name for number in count(1))
+        names[task] = next(each for each in candidates if each not in names.values())
     return names
 
 

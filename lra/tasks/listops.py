@@ -194,16 +194,19 @@ def with_parentheses(words: list[str]) -> str:
     In this notation an operator takes its arguments and the closing bracket one at a time, each in a new pair of
     parentheses.
     """
+    closed: list[str] = []  # expressions without an operator around them: one, unless the words are no expression
     open_: list[str] = []  # the operators that are not closed yet, each with its arguments so far
     for word in words:
         if word in OPERATORS:
             open_.append(word)
             continue
         # A closed expression is, like a digit, an argument of the operator around it; the root has none around it.
-        argument = f"( {open_.pop()} {word} )" if word == CLOSE else word
+        argument = f"( {open_.pop()} {word} )" if word == CLOSE and open_ else word
         if open_:
             open_[-1] = f"( {open_[-1]} {argument} )"
-    return argument
+        else:
+            closed.append(argument)
+    return " ".join([*closed, *open_])
 
 
 def _read(path: Path) -> Iterator[tuple[int, np.ndarray]]:
