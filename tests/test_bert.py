@@ -170,7 +170,7 @@ def test_bert_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             start(stored, other, changes, **sizes)
     with pytest.raises(UserError, match="16 positions, but the task needs 17, CLS included"):
         start(weights(), task_of(tmp_path, vocabulary, max_len=16))
-    with pytest.raises(UserError, match="has no lower-cased text"):
+    with pytest.raises(UserError, match="has mixed-case text, unlike this BERT"):
         start(weights(), task_of(tmp_path, vocabulary, lower_case=False))
     others = tmp_path / "others.txt"
     others.write_text("\n".join([*WORDS[:-1], "bird"]) + "\n")

@@ -74,6 +74,14 @@ def test_pairs_have_two_documents_of_their_own_lengths(tmp_path: Path) -> None:
         assert data.decode({"tokens": batch[f"tokens_{part}"][1]}) == lines[1].split("\t")[2 + int(part)]
 
 
+def test_rows_with_targets_and_without_masks_form_a_batch() -> None:
+    """Rows of `to_datasets()` lack `mask`."""
+    rows = [{"tokens": torch.arange(1, n), "targets": torch.arange(n - 1)} for n in (3, 5)]
+    batch = lra.data("parity", SMOKE).collate(rows)
+    assert batch["mask"].sum(dim=1).tolist() == [2, 4]
+    assert batch["targets"].tolist() == [[0, 1, -100, -100], [0, 1, 2, 3]]
+
+
 @pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_load_the_same(start: str) -> None:
     data = lra.data("listops", SMOKE)

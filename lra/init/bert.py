@@ -149,7 +149,9 @@ class Bert(InitialWeights):
         # The file is optional: not every saved model has one.
         tokenizer_config = self._json(TOKENIZER_CONFIG) if self.path.with_name(TOKENIZER_CONFIG).exists() else {}
         if tokenizer_config.get("do_lower_case", lower) != lower:
-            raise UserError(f"init=bert: {task.name} has {'' if lower else 'no '}lower-cased text; {remedy}")
+            raise UserError(
+                f"init=bert: {task.name} has {'lower' if lower else 'mixed'}-case text, unlike this BERT; {remedy}"
+            )
         return vocabulary
 
     def _json(self, name: str) -> dict[str, Any]:

@@ -232,7 +232,7 @@ def sha256(folder: Path, *names: str) -> dict[str, str]:
 
 
 class DeclaredCell(BaseModel):
-    """A cell of a sweep, with the seeds to train and `reference`, the report's row with which the cell is compared."""
+    """A cell of a sweep, its seeds, and `reference`, the name of the report's row with which the cell is compared."""
 
     model_config = ConfigDict(strict=True)
 

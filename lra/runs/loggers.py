@@ -204,7 +204,7 @@ def log_finished(job: "Job") -> None:
 
 
 def grouped(line: dict[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a line, with names prefixed by train/, val/ or speed/, or by blocks/ for a probe."""
+    """Return the finite numbers of a line by name: train/..., val/... or speed/..., and blocks/... for each block."""
     values: dict[str, Any] = {}
     for name, value in line.items():
         if isinstance(value, list):

@@ -255,7 +255,7 @@ def _test(job: Job, trainer: Trainer, began: float) -> dict[str, Any]:
         entries["diagnostics"] = diagnose(groups, predictions.classes, labels, baseline_predictions)
         if distributed.is_main():
             both = np.stack([predictions.classes, labels])  # [2, n]
-            # The smallest integer type that fits: thousands of kept runs share one file.
+            # The smallest integer type that fits: `keep_runs` joins these arrays of thousands of runs in one file.
             write_array(job.folder / PREDICTIONS, both.astype(np.min_scalar_type(both.max())))
     split, rule, chosen = ("validation", "best", trainer.best) if job.search else ("test", selection, test[selection])
     score = f"{split} {task.metric} {chosen[task.metric]:.2f} ({rule}, step {chosen['step']})"
