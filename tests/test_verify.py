@@ -116,7 +116,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "other answers": (other_answers, "predictions.npy gives 739 of 2000 correct"),
     "the accuracy": (
         lambda folder: change(seed1(folder), test={"best_val": {"accuracy": 40.0}}),
-        "test.best_val has 740 of 2000 correct, 40.0 %; predictions.npy gives 740 of 2000 correct, 37.0 %",
+        "test.best_val has 740 of 2000 correct, 40 %; predictions.npy gives 740 of 2000 correct, 37 %",
     ),
     "the best validation": (
         lambda folder: change(seed1(folder), validation={"best": {"accuracy": 38.0}}),
