@@ -137,7 +137,7 @@ def collate(rows: Sequence[Row]) -> dict[str, Tensor]:
             continue
         padding = IGNORED if key == "targets" else PADDING
         batch[key] = pad_sequence([row[key] for row in rows], batch_first=True, padding_value=padding)
-        if "mask" not in rows[0] and key != "targets":
+        if "mask" not in rows[0] and key.startswith("tokens"):
             lengths = torch.tensor([len(row[key]) for row in rows])
             batch[key.replace("tokens", "mask")] = torch.arange(int(lengths.max())) < lengths[:, None]  # [B, L]
     return batch

@@ -160,7 +160,9 @@ class Column:
         found = measured.min() if self.lower_is_better else measured.max()
         if MAJORITY in measured and measured[MAJORITY].nunique() > 1:
             values = ", ".join(f"{value:.2f}" for value in measured[MAJORITY].unique())
-            raise UserError(f"{self.task}: expected runs with one result of the majority class, found {values}")
+            raise UserError(
+                f"{self.task}: expected runs with one result of the majority class, found {values}; use two folders"
+            )
         # a baseline of our runs replaces a published one of the same name
         self.baselines = dict(sorted((published.baselines.get(self.task, {}) | found.to_dict()).items()))
         self.notes = [f"data: {self.task}"] if self.task.casefold() != self.short.casefold() else []
